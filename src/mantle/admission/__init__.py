@@ -1,0 +1,1 @@
+"""May this request enter, for whom, and in which lane?"""

@@ -1,0 +1,57 @@
+"""What may the gateway ask of admission? Who is this key, and: let this ask in."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from mantle.core.ids import ModelId
+from mantle.core.sampling import SamplingParams
+from mantle.core.tenant import Principal
+from mantle.core.tokens import TokenIds
+from mantle.scheduler.port import Generation
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Ask:
+    """What a client asked, tokenised, wire formats gone. `n` branches share the prompt.
+
+    `service_tier` is the client's word (None: not given), checked by the gateway against its wire
+    format's own values and mapped to a lane here. `max_output_tokens` None means as far as the
+    window goes; a larger value than what is left of the window is clamped. `prompt_param` names
+    the field to blame when the prompt is too long.
+    """
+
+    model_id: ModelId
+    prompt_tokens: TokenIds
+    sampling: SamplingParams
+    max_output_tokens: int | None
+    n: int = 1
+    service_tier: str | None = None
+    stop_strings: tuple[str, ...] = ()
+    prompt_logprobs: bool = False
+    ignore_eos: bool = False
+    deadline_ms: float | None = None
+    prompt_param: str = "messages"
+
+    def __repr__(self) -> str:
+        return f"Ask({self.model_id}, prompt={len(self.prompt_tokens)} tokens, n={self.n})"
+
+
+class AdmissionPort(Protocol):
+    """Admission, as the gateway sees it."""
+
+    def authenticate(self, api_key: str | None) -> Principal:
+        """Who the key speaks for. Raises `Unauthenticated`."""
+        ...
+
+    def check_model(self, principal: Principal, model_id: ModelId) -> None:
+        """Raises `UnknownModel` (also for archived ones) or `PermissionDenied`."""
+        ...
+
+    def enter(self, principal: Principal, ask: Ask) -> list[Generation]:
+        """Accept all n branches or none.
+
+        Returns: the caller reads (or cancels) each Generation. Raises any `Rejected` before
+        anything was stored: `UnknownModel`, `PermissionDenied`, `PromptTooLong`, `QueueFull`,
+        `Unavailable`.
+        """
+        ...

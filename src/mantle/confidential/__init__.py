@@ -1,0 +1,1 @@
+"""Content stays out of logs, metrics and error texts."""

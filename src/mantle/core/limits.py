@@ -1,0 +1,68 @@
+"""Every limit, its unit in its name, and what breaks beyond it.
+
+Settings that an operator may change live in the config; what stands here bounds those settings
+or protects the process whatever the config says.
+"""
+
+from typing import Final
+
+# --- the wire -----------------------------------------------------------------------------------
+BODY_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Largest request body (Anthropic documents 32 MB). Beyond: one client can exhaust memory."""
+
+SSE_LINE_BYTES_MAX: Final = 32 * 1024
+"""Longest SSE line. Beyond: aiohttp clients stop with "Chunk too big" (limit 64 kB a line)."""
+
+SSE_PING_S: Final = 10.0
+"""Longest silence in a stream. Beyond: Claude Code's 20 s watchdog kills the stream."""
+
+STREAM_HOLD_S: Final = 2.0
+"""How long a stream's status line is held back for a first token or an early failure."""
+
+STOP_STRINGS_MAX: Final = 16
+"""Stop strings in one request. Beyond: each chunk of text costs a scan a string."""
+
+STOP_STRING_CHARS_MAX: Final = 1024
+"""Longest stop string. Beyond: that much text would be held back from the stream."""
+
+CHOICES_MAX: Final = 128
+"""Largest `n`. Beyond: one request fills a tenant's queue at once."""
+
+TOP_LOGPROBS_MAX: Final = 20
+"""Largest `top_logprobs` (OpenAI's own bound). Beyond: replies grow by kilobytes a token."""
+
+LOGIT_BIAS_ENTRIES_MAX: Final = 1024
+"""Entries in `logit_bias`. Beyond: each step scatters them into the logits."""
+
+LOGPROB_FLOOR: Final = -9999.0
+"""Smallest log-probability sent. Beyond: -Infinity is not JSON."""
+
+COMPLETION_MAX_TOKENS_DEFAULT: Final = 16
+"""`/v1/completions` default, as OpenAI's."""
+
+RETRY_AFTER_S_MIN: Final = 1
+RETRY_AFTER_S_MAX: Final = 60
+"""Bounds of `Retry-After`. Beyond 120 s the OpenAI SDK does not retry at all."""
+
+# --- text ---------------------------------------------------------------------------------------
+TEMPLATE_RENDER_S_MAX: Final = 2.0
+"""Time for one chat template. Beyond: a hostile model file owns a core."""
+
+TEMPLATE_OUTPUT_CHARS_MAX: Final = 64 * 1024 * 1024
+"""Text one chat template may write. Beyond: a hostile model file exhausts memory."""
+
+# --- the worker link ----------------------------------------------------------------------------
+FRAME_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Largest message between dispatcher and worker (a parked sequence's KV). Beyond: corrupt link."""
+
+HEARTBEAT_S: Final = 0.2
+"""A worker says it lives this often."""
+
+HEARTBEAT_MISSED_S_MAX: Final = 1.0
+"""Silence after which a worker counts as lost (issue: death is noticed within 1 s)."""
+
+STEP_S_MAX: Final = 60.0
+"""One engine step may take this long. Beyond: the worker counts as stalled."""
+
+ATTEMPTS_MAX: Final = 3
+"""Tries of one request. Beyond: a request that kills engines would kill them all."""

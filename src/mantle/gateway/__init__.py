@@ -1,0 +1,1 @@
+"""Wire formats: one file each, both ways; nowhere else."""

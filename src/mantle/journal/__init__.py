@@ -1,0 +1,1 @@
+"""What is durable? Records of each request's progress."""

@@ -1,0 +1,1 @@
+"""Metrics, logs and traces: what can be seen from outside."""

@@ -1,0 +1,1 @@
+"""One pool of accelerators for all models: catalogue, replicas, placement, eviction."""

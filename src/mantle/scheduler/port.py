@@ -1,0 +1,89 @@
+"""What may the stages to the left ask of the scheduler? Submit a request, read its tokens, cancel."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from mantle.core.ids import RequestId
+from mantle.core.lane import Lane
+from mantle.core.outcome import FinishReason
+from mantle.core.request import Request
+from mantle.core.tokens import TokenIds, TokenLogprob, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """New output tokens, in order. `logprobs` has one entry a token when they were asked for."""
+
+    first_index: int
+    token_ids: TokenIds
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Where the time went, in milliseconds from acceptance on the injected clock."""
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A generation's last word. `finish` is the engine's view: stop strings are the gateway's."""
+
+    finish: FinishReason
+    usage: Usage
+    phases: Phases
+    served_lane: Lane
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """Where a waiting request stands (advisory): requests before it in its own queue."""
+
+    position: int
+    waited_ms: float
+
+
+class Generation(Protocol):
+    """One accepted request, as its reader sees it. Exactly one reader.
+
+    Iterating yields `TokenChunk`s and stops after the last one; `ended` is set from then on.
+    Raises (once, from the iteration) `Dropped`, `AttemptFailed` or `JournalFault`: then the
+    request is over and nobody needs to finish it. The reader must either read to the end or call
+    `cancel` (idempotent, never raises, frees the slot within two engine steps);
+    `stop_at(output_tokens)` is a cancel that counts as completed with a stop string after that
+    many output tokens.
+    """
+
+    request: Request
+    ended: Ended | None
+
+    def __aiter__(self) -> AsyncIterator[TokenChunk]: ...
+
+    def queue_view(self) -> QueueView | None: ...
+
+    def usage_so_far(self) -> Usage: ...
+
+    def phases_so_far(self) -> Phases: ...
+
+    def cancel(self) -> None: ...
+
+    def stop_at(self, output_tokens: int) -> None: ...
+
+
+class SchedulerPort(Protocol):
+    """The dispatcher, as admission sees it."""
+
+    def submit(self, requests: list[Request]) -> list[Generation]:
+        """Queue all branches of one ask, or none.
+
+        Returns: the dispatcher owns them and ends each once. Raises `QueueFull` or `Unavailable`:
+        the caller still owns them, nothing was stored.
+        """
+        ...
+
+    def queued_count(self, request_id: RequestId) -> int: ...

@@ -1,0 +1,1 @@
+"""The test kit that Mantle ships: scripted models, a simulated clock, an in-process server."""

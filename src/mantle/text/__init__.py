@@ -1,0 +1,1 @@
+"""Text to tokens and back: chat templates, tokenisers, incremental detokenising, stop strings."""
