@@ -64,5 +64,11 @@ HEARTBEAT_MISSED_S_MAX: Final = 1.0
 STEP_S_MAX: Final = 60.0
 """One engine step may take this long. Beyond: the worker counts as stalled."""
 
+WORKER_START_S_MAX: Final = 60.0
+"""From spawn to a worker's first word (Python's imports, on a busy machine). Beyond: it is lost."""
+
+WORKER_CLOSE_S_MAX: Final = 3.0
+"""How long a worker may take to end by itself. Beyond: it is killed."""
+
 ATTEMPTS_MAX: Final = 3
 """Tries of one request. Beyond: a request that kills engines would kill them all."""

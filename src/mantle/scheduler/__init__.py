@@ -1,1 +1,1 @@
-"""Who runs next? Pure decisions in `scheduler.py`; the loop that performs them in `dispatcher.py`."""
+"""Who runs next? Pure decisions in `scheduler.py`; `dispatcher.py` is the loop that acts."""

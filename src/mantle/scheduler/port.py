@@ -1,4 +1,4 @@
-"""What may the stages to the left ask of the scheduler? Submit a request, read its tokens, cancel."""
+"""What may the stages to the left ask of the scheduler? Submit, read the tokens, cancel."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

@@ -1,0 +1,59 @@
+"""How does a benchmark run Mantle? As a user would: `mantle serve` with its own config file."""
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from peers.process import free_port, running
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+LOG: Final = ROOT / ".build" / "benchmark-mantle.log"
+API_KEY: Final = "sk-mantle-benchmark-0000000000000000"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMantle:
+    """Where the server listens, and the key that lets a client in."""
+
+    url: str
+    api_key: str
+
+
+@contextlib.contextmanager
+def running_mantle(
+    model_name: str,
+    model_path: Path,
+    *,
+    engine: dict[str, Any],
+    prefix: Sequence[str] = (),
+) -> Iterator[RunningMantle]:
+    """`mantle serve` on a free port with one model and one tenant, data in a temporary folder."""
+    port = free_port()
+    program = str(Path(sys.executable).parent / "mantle")
+    with tempfile.TemporaryDirectory(prefix="mantle-benchmark-") as folder:
+        config_path = Path(folder) / "mantle.yaml"
+        config_path.write_text(json.dumps(_config(folder, engine, model_name)))  # JSON is YAML
+        add = [program, "models", "add", str(model_path), "--name", model_name]
+        subprocess.run([*add, "--data-dir", folder], check=True, stdout=subprocess.DEVNULL)
+        command = [*prefix, program, "serve", "--config", str(config_path), "--port", str(port)]
+        url = f"http://127.0.0.1:{port}"
+        with running(command, ready_url=f"{url}/ready", ready_s=60, log_path=LOG):
+            yield RunningMantle(url, API_KEY)
+
+
+def _config(folder: str, engine: dict[str, Any], model_name: str) -> dict[str, Any]:
+    key_hash = hashlib.sha256(API_KEY.encode()).hexdigest()
+    return {
+        "data_dir": folder,
+        "engine": engine,
+        "pool": {"preload": [model_name]},
+        "tenants": [{"id": "benchmark", "api_key_sha256": [key_hash]}],
+        "observe": {"log_level": "warning"},
+    }

@@ -1,0 +1,1 @@
+"""Who do we compare with? Each peer lives under `.build/`, and runs inside a `with` block."""

@@ -1,0 +1,109 @@
+"""May this ask enter? Tenant, model, window and lane are checked; then its requests are queued.
+
+Invariant: everything is decided before anything is stored: an ask enters whole, with all its
+branches, or is rejected whole.
+"""
+
+import dataclasses
+import hashlib
+
+from mantle.admission.directory import Directory
+from mantle.admission.lane_choice import choose_lane
+from mantle.admission.port import Ask
+from mantle.core.clock import Clock
+from mantle.core.errors import PermissionDenied, PromptTooLong, UnknownModel
+from mantle.core.ids import ModelId, RequestId, new_id
+from mantle.core.request import Request
+from mantle.core.sampling import SamplingParams
+from mantle.core.tenant import Principal
+from mantle.pool.port import CataloguePort, ModelState, PoolPort
+from mantle.scheduler.port import Generation, SchedulerPort
+
+
+class Admission:
+    """Implements `AdmissionPort`. The directory may be replaced while requests run."""
+
+    def __init__(
+        self,
+        *,
+        directory: Directory,
+        catalogue: CataloguePort,
+        pool: PoolPort,
+        scheduler: SchedulerPort,
+        clock: Clock,
+    ) -> None:
+        self.directory = directory
+        self._catalogue = catalogue
+        self._pool = pool
+        self._scheduler = scheduler
+        self._clock = clock
+
+    def authenticate(self, api_key: str | None) -> Principal:
+        """See `AdmissionPort`."""
+        return self.directory.authenticate(api_key)
+
+    def check_model(self, principal: Principal, model_id: ModelId) -> None:
+        """See `AdmissionPort`."""
+        entry = self._catalogue.find(model_id)
+        if entry is None or entry.state is ModelState.ARCHIVED:
+            raise UnknownModel(
+                f"the model '{_shown(model_id)}' does not exist",
+                hint="GET /v1/models lists the models",
+            )
+        if not principal.tenant.may_use(entry.id):
+            raise PermissionDenied(f"this key may not use the model '{entry.id}'")
+
+    def enter(self, principal: Principal, ask: Ask) -> list[Generation]:
+        """See `AdmissionPort`."""
+        self.check_model(principal, ask.model_id)
+        entry = self._catalogue.find(ask.model_id)
+        assert entry is not None, "check_model has seen it"
+        lane = choose_lane(ask.service_tier, tenant=principal.tenant)
+        max_output_tokens = self._output_room(ask, entry.id)
+        now_ms = self._clock.now_ms()
+        requests = [
+            Request(
+                id=RequestId(new_id("gen_")),
+                tenant_id=principal.tenant.id,
+                project_id=principal.project_id,
+                model_id=entry.id,
+                lane=lane,
+                prompt_tokens=ask.prompt_tokens,
+                sampling=_for_branch(ask.sampling, branch),
+                max_output_tokens=max_output_tokens,
+                accepted_ms=now_ms,
+                deadline_ms=ask.deadline_ms,
+                branch_index=branch,
+                stop_strings=ask.stop_strings,
+                prompt_logprobs=ask.prompt_logprobs,
+                ignore_eos=ask.ignore_eos,
+            )
+            for branch in range(ask.n)
+        ]
+        return self._scheduler.submit(requests)
+
+    def _output_room(self, ask: Ask, model_id: ModelId) -> int:
+        """Output tokens this ask may get: what it wants, as far as the window goes."""
+        window_tokens = self._pool.window_tokens(model_id)
+        prompt_tokens = len(ask.prompt_tokens)
+        if prompt_tokens >= window_tokens:
+            raise PromptTooLong(
+                prompt_tokens=prompt_tokens,
+                window_tokens=window_tokens - 1,
+                param=ask.prompt_param,
+            )
+        room = window_tokens - prompt_tokens
+        return room if ask.max_output_tokens is None else min(room, ask.max_output_tokens)
+
+
+def _for_branch(sampling: SamplingParams, branch: int) -> SamplingParams:
+    """Branch 0 keeps the client's seed; the others get seeds derived from it."""
+    if branch == 0:
+        return sampling
+    digest = hashlib.blake2b(f"{sampling.seed}/{branch}".encode(), digest_size=8).digest()
+    return dataclasses.replace(sampling, seed=int.from_bytes(digest, "big"))
+
+
+def _shown(name: str) -> str:
+    """A client's model name, fit for an error message."""
+    return "".join(c for c in name[:100] if c.isprintable())

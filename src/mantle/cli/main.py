@@ -1,0 +1,22 @@
+"""The command `mantle`: one group, one sub-command a file."""
+
+import click
+
+from mantle import __version__
+from mantle.cli.models import models
+from mantle.cli.serve import serve
+from mantle.cli.tenants import tenants
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="mantle")
+def main() -> None:
+    """Mantle: a multi-tenant LLM inference server that speaks OpenAI and Anthropic."""
+
+
+main.add_command(serve)
+main.add_command(models)
+main.add_command(tenants)
+
+if __name__ == "__main__":
+    main()

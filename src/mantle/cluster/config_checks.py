@@ -1,0 +1,86 @@
+"""Do the values of a config make sense together? What types can not say."""
+
+import os
+import re
+
+from mantle.cluster.config_model import Config, SchedulerConfig, TenantConfig
+from mantle.core.limits import BODY_BYTES_MAX, SSE_PING_S
+from mantle.engine.port import EngineSettings
+
+
+def problems_of(config: Config) -> list[str]:
+    """Everything wrong with the values, one line a problem: the key, the fault, the remedy."""
+    problems = [
+        *_engine_problems("engine", config.engine),
+        *(p for m, e in config.engines.items() for p in _engine_problems(f"engines.{m}", e)),
+        *_scheduler_problems(config.scheduler),
+        *_tenant_problems(config.tenants),
+    ]
+    if not 0 <= config.server.port <= 65_535:
+        problems.append("server.port: must be 0…65535 (0 picks a free one)")
+    if not 1 <= config.gateway.body_bytes_max <= BODY_BYTES_MAX:
+        problems.append(f"gateway.body_bytes_max: must be 1…{BODY_BYTES_MAX}")
+    if not 0 < config.gateway.ping_s <= SSE_PING_S:
+        problems.append(f"gateway.ping_s: must be above 0 and at most {SSE_PING_S:g}")
+    if not 0 <= config.gateway.stream_hold_s <= SSE_PING_S:
+        problems.append(f"gateway.stream_hold_s: must be 0…{SSE_PING_S:g}")
+    if config.observe.log_level not in ("debug", "info", "warning", "error"):
+        problems.append("observe.log_level: must be debug, info, warning or error")
+    return problems
+
+
+def _engine_problems(key: str, engine: EngineSettings) -> list[str]:
+    problems = []
+    if not 1 <= engine.slots <= 256:
+        problems.append(f"{key}.slots: must be 1…256 (llama.cpp has at most 256 sequences)")
+    if engine.window_tokens < 0:
+        problems.append(f"{key}.window_tokens: must be 0 (the model's own) or more")
+    if engine.threads < 0 or engine.threads > 4 * (os.cpu_count() or 1):
+        problems.append(f"{key}.threads: must be 0 (all cores) up to four times the cores")
+    if engine.batch_tokens < engine.slots:
+        problems.append(f"{key}.batch_tokens: must be at least {key}.slots ({engine.slots})")
+    if engine.prefill_chunk_tokens < 1:
+        problems.append(f"{key}.prefill_chunk_tokens: must be at least 1")
+    if engine.kv_layout not in ("streams", "unified"):
+        problems.append(f"{key}.kv_layout: must be streams or unified")
+    return problems
+
+
+def _scheduler_problems(scheduler: SchedulerConfig) -> list[str]:
+    problems = []
+    floors = scheduler.floors()
+    if any(not 0 <= share < 1 for share in floors.values()) or sum(floors.values()) >= 1:
+        total = sum(floors.values())
+        problems.append(f"scheduler.lanes: the floors add up to {total:.2f}; keep them below 1")
+    for lane, lane_config in scheduler.lanes.items():
+        problems += [
+            f"scheduler.lanes.{lane}.{name}: must be above 0"
+            for name in ("requests_max", "tokens_max", "wait_s_max")
+            if getattr(lane_config, name) <= 0
+        ]
+    if scheduler.cost.input_token < 0 or scheduler.cost.output_token <= 0:
+        problems.append("scheduler.cost: input_token must be 0 or more, output_token above 0")
+    return problems
+
+
+def _tenant_problems(tenants: list[TenantConfig]) -> list[str]:
+    problems = []
+    seen: set[str] = set()
+    for index, tenant in enumerate(tenants):
+        key = f"tenants[{index}]"
+        if tenant.id in seen:
+            problems.append(f"{key}.id: '{tenant.id}' is there twice; give each its own id")
+        seen.add(tenant.id)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", tenant.id):
+            problems.append(f"{key}.id: use 1…63 letters, digits, '.', '_' or '-'")
+        if not tenant.weight > 0:
+            problems.append(f"{key}.weight: must be above 0")
+        if not tenant.lanes:
+            problems.append(f"{key}.lanes: name at least one lane, or leave it out for all")
+        problems += [
+            f"{key}.api_key_sha256[{n}]: must be 64 hexadecimal digits; "
+            "`mantle tenants hash` makes one from a key"
+            for n, key_hash in enumerate(tenant.api_key_sha256)
+            if not re.fullmatch(r"[0-9a-f]{64}", key_hash)
+        ]
+    return problems

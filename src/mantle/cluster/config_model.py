@@ -1,0 +1,96 @@
+"""What can an operator set? One frozen struct a stage, composed in `Config`; all have defaults."""
+
+import msgspec
+
+from mantle.core.lane import Lane
+from mantle.engine.port import EngineSettings
+from mantle.gateway.parts import GatewaySettings
+from mantle.pool.placement import PlacementRules
+from mantle.scheduler.lane_order import DEFAULT_FLOORS
+from mantle.scheduler.queues import QueueBounds
+from mantle.scheduler.scheduler import default_bounds
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the server listens; `shutdown_s_max`: how long live requests may finish at the end."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    shutdown_s_max: float = 30.0
+
+
+class PoolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`memory_mib` 0: most of what is free at start. `preload`: models loaded at start (default:
+    the only one, when the catalogue has one).
+    """
+
+    memory_mib: int = 0
+    preload: list[str] | None = None
+    placement: PlacementRules = PlacementRules()
+
+
+class LaneConfig(QueueBounds, frozen=True, forbid_unknown_fields=True):
+    """A tenant's queue in one lane, and the lane's floor: a share of all token cost served."""
+
+    floor: float | None = None
+
+
+class CostConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Cost of one token, the currency of fairness."""
+
+    input_token: float = 1.0
+    output_token: float = 2.0
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Lanes, floors and costs."""
+
+    lanes: dict[Lane, LaneConfig] = {}
+    cost: CostConfig = CostConfig()
+
+    def bounds(self) -> dict[Lane, QueueBounds]:
+        """Queue bounds of every lane, the built-in ones where the config is silent."""
+        return {**default_bounds(), **self.lanes}
+
+    def floors(self) -> dict[Lane, float]:
+        """Floors of the lanes that have one."""
+        floors = dict(DEFAULT_FLOORS)
+        for lane, config in self.lanes.items():
+            if config.floor is not None:
+                floors[lane] = config.floor
+        return {lane: share for lane, share in floors.items() if share > 0}
+
+
+class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tenant with the SHA-256 hashes of its API keys (`mantle tenants hash` makes one)."""
+
+    id: str
+    weight: float = 1.0
+    lanes: list[Lane] = [Lane.PRIORITY, Lane.STANDARD, Lane.FLEX]
+    models: list[str] | None = None
+    api_key_sha256: list[str] = []
+
+
+class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tenant_label`: metrics name tenants (many tenants make many time series)."""
+
+    tenant_label: bool = False
+    log_level: str = "info"
+    log_json: bool = False
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything an operator can set. `engines` overrides `engine` for single models."""
+
+    data_dir: str = "mantle-data"
+    server: ServerConfig = ServerConfig()
+    gateway: GatewaySettings = GatewaySettings()
+    engine: EngineSettings = EngineSettings()
+    engines: dict[str, EngineSettings] = {}
+    pool: PoolConfig = PoolConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    tenants: list[TenantConfig] = []
+    observe: ObserveConfig = ObserveConfig()
+
+    def engine_for(self, model_id: str) -> EngineSettings:
+        return self.engines.get(model_id, self.engine)

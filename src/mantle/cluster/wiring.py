@@ -1,0 +1,193 @@
+"""How do all parts meet? The only place that knows every stage; it decides nothing.
+
+Invariant: a `Platform` is built without I/O, started once and closed once; closing ends live
+requests with an error their clients can see, then stops the workers.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp
+
+from mantle.admission.admit import Admission
+from mantle.admission.directory import Directory, TenantKeys
+from mantle.cluster.config_model import Config
+from mantle.cluster.health import PlatformHealth
+from mantle.cluster.texts import Texts
+from mantle.core.clock import Clock, SystemClock
+from mantle.core.ids import ModelId, WorkerId
+from mantle.engine.port import LoadSpec, WorkerLink
+from mantle.gateway.parts import GatewayParts
+from mantle.gateway.server import build_app
+from mantle.journal.port import Journal
+from mantle.journal.stores.ephemeral import EphemeralJournal
+from mantle.observe.metrics import Metrics
+from mantle.pool.placement import Placement
+from mantle.pool.port import CatalogueEntry, CataloguePort
+from mantle.pool.supervisor import Supervisor
+from mantle.scheduler.cost import CostWeights
+from mantle.scheduler.dispatcher import Dispatcher
+from mantle.scheduler.scheduler import Scheduler, SchedulerRules
+
+TEXT_THREADS = 2
+"""Threads that tokenise; the work is CPU-bound and mostly outside the interpreter lock."""
+
+KV_GUESS_SHARE = 0.5
+"""KV memory guessed for a model that does not say, as a share of its weights."""
+
+StartWorker = Callable[[WorkerId], Awaitable[WorkerLink]]
+
+
+@dataclass(slots=True)
+class Platform:
+    """A whole Mantle, ready to start."""
+
+    app: ASGIApp
+    admission: Admission
+    dispatcher: Dispatcher
+    supervisor: Supervisor
+    health: PlatformHealth
+    metrics: Metrics
+    journal: Journal
+    executor: ThreadPoolExecutor
+    preload: Sequence[ModelId]
+
+    async def start(self) -> None:
+        """Start the workers and the loops; returns before models are loaded."""
+        self.supervisor.start()
+        self.dispatcher.start()
+        self.dispatcher.keep_loaded(self.preload)
+
+    async def close(self, *, drain_s_max: float = 0.0) -> None:
+        """Let live requests finish for a while, end the rest, stop the workers."""
+        self.health.stopping = True
+        if drain_s_max:
+            await self.dispatcher.drain(seconds_max=drain_s_max)
+        await self.dispatcher.close()
+        await self.supervisor.close()
+        await self.journal.close()
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    async def until_ready(self) -> None:
+        """Return when `/ready` would say yes; the caller bounds the time."""
+        while not self.health.is_ready():
+            self.supervisor.changed.clear()
+            await self.supervisor.changed.wait()
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What loading a model needs, and how; remembers models that left the catalogue meanwhile."""
+
+    config: Config
+    catalogue: CataloguePort
+    _seen: dict[ModelId, CatalogueEntry] = field(default_factory=dict)
+
+    def entry(self, model_id: ModelId) -> CatalogueEntry:
+        entry = self.catalogue.find(model_id)
+        if entry is not None:
+            self._seen[model_id] = entry
+        return self._seen[model_id]
+
+    def window_tokens(self, model_id: ModelId) -> int:
+        wanted = self.config.engine_for(model_id).window_tokens
+        trained = self.entry(model_id).window_tokens
+        return min(wanted, trained) if wanted else trained
+
+    def need_bytes(self, model_id: ModelId) -> int:
+        entry = self.entry(model_id)
+        kv_tokens = self.config.engine_for(model_id).slots * self.window_tokens(model_id)
+        kv_bytes = entry.kv_bytes_per_token * kv_tokens or int(KV_GUESS_SHARE * entry.size_bytes)
+        return entry.size_bytes + kv_bytes
+
+    def load_spec(self, model_id: ModelId) -> LoadSpec:
+        entry = self.entry(model_id)
+        return LoadSpec(entry.id, entry.driver, entry.path, self.config.engine_for(model_id))
+
+
+def build(
+    config: Config,
+    *,
+    catalogue: CataloguePort,
+    tenants: Sequence[TenantKeys],
+    start_worker: StartWorker,
+    budgets: Mapping[WorkerId, int],
+    clock: Clock | None = None,
+    journal: Journal | None = None,
+) -> Platform:
+    """Put a platform together from its config and what differs between machines and tests."""
+    clock = clock or SystemClock()
+    journal = journal or EphemeralJournal()
+    executor = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+    metrics = Metrics(tenant_label=config.observe.tenant_label)
+    memory = _Memory(config, catalogue)
+    supervisor = Supervisor(
+        placement=Placement(config.pool.placement, memory.need_bytes),
+        start_worker=start_worker,
+        budgets=budgets,
+        spec_of=memory.load_spec,
+        window_of=memory.window_tokens,
+        clock=clock,
+    )
+    directory = Directory(tenants)
+    admission_of: list[Admission] = []  # weights are read from the directory in force
+    scheduler = Scheduler(
+        _rules(config), weight_of=lambda tenant_id: admission_of[0].directory.weight(tenant_id)
+    )
+    dispatcher = Dispatcher(
+        scheduler=scheduler, pool=supervisor, journal=journal, clock=clock, observer=metrics
+    )
+    admission = Admission(
+        directory=directory,
+        catalogue=catalogue,
+        pool=supervisor,
+        scheduler=dispatcher,
+        clock=clock,
+    )
+    admission_of.append(admission)
+    preload = preload_models(config, catalogue)
+    health = PlatformHealth(
+        workers_alive=supervisor.workers_alive, pool=supervisor, preload=preload
+    )
+    metrics.watch(
+        queued=dispatcher.waiting_counts,
+        running=dispatcher.running_counts,
+        restarts=lambda: supervisor.restarts,
+    )
+    parts = GatewayParts(
+        admission=admission,
+        catalogue=catalogue,
+        pool=supervisor,
+        texts=Texts(executor),
+        executor=executor,
+        clock=clock,
+        health=health,
+        metrics=metrics,
+        settings=config.gateway,
+    )
+    return Platform(
+        app=build_app(parts),
+        admission=admission,
+        dispatcher=dispatcher,
+        supervisor=supervisor,
+        health=health,
+        metrics=metrics,
+        journal=journal,
+        executor=executor,
+        preload=preload,
+    )
+
+
+def preload_models(config: Config, catalogue: CataloguePort) -> list[ModelId]:
+    """Models to load at start: those the config names, else the only one there is."""
+    if config.pool.preload is None:
+        entries = catalogue.entries()
+        return [entries[0].id] if len(entries) == 1 else []
+    found = [catalogue.find(name) for name in config.pool.preload]
+    return [entry.id for entry in found if entry is not None]
+
+
+def _rules(config: Config) -> SchedulerRules:
+    cost = CostWeights(config.scheduler.cost.input_token, config.scheduler.cost.output_token)
+    return SchedulerRules(config.scheduler.bounds(), config.scheduler.floors(), cost)

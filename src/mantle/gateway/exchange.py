@@ -1,0 +1,132 @@
+"""One HTTP request and its response: what came in, what has gone out, is the client still there?
+
+Invariant: exactly one response starts; once it has, errors can only be said inside it
+(`error_frame`). The client's departure is reported once, to whoever registered with `on_gone`.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from starlette.types import Receive, Scope, Send
+
+from mantle.core.errors import BodyTooLarge, Cancelled
+from mantle.core.ids import new_id
+
+Header = tuple[bytes, bytes]
+
+
+class Exchange:
+    """State of one request; lives as long as its ASGI call."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        now_ms: float,
+        is_anthropic: bool,
+    ) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[str, str] = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
+        self.started_ms = now_ms
+        self.is_anthropic = is_anthropic
+        self.request_id = new_id("req_")
+        self.is_gone = False
+        self.has_started = False
+        self.status = 0
+        self.error_frame: Callable[[Exception], bytes] | None = None
+        self.common_headers: list[Header] = []
+        self._receive = receive
+        self._send = send
+        self._on_gone: Callable[[], None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    # --- in ---------------------------------------------------------------------------------
+    async def body(self, *, bytes_max: int) -> bytes:
+        """The whole body. Raises `BodyTooLarge` or `Cancelled`."""
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > bytes_max:
+            raise _too_large(bytes_max)
+        parts: list[bytes] = []
+        size_bytes = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.is_gone = True
+                raise Cancelled("the client went away")
+            part = message.get("body", b"")
+            size_bytes += len(part)
+            if size_bytes > bytes_max:
+                raise _too_large(bytes_max)
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def watch(self) -> None:
+        """Notice the client's departure from now on; call after the body was read."""
+        self._watcher = asyncio.create_task(self._await_departure(), name="gateway-departure")
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback` when the client leaves (now, if it has left)."""
+        self._on_gone = callback
+        if self.is_gone and callback is not None:
+            callback()
+
+    def raise_if_gone(self) -> None:
+        if self.is_gone:
+            raise Cancelled("the client went away")
+
+    async def _await_departure(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
+        if self._on_gone is not None:
+            self._on_gone()
+
+    async def close(self) -> None:
+        """Stop watching; no task is left behind."""
+        if self._watcher is None:
+            return
+        watcher, self._watcher = self._watcher, None
+        watcher.cancel()
+        await asyncio.wait([watcher])
+
+    # --- out --------------------------------------------------------------------------------
+    async def start(self, status: int, headers: Iterable[Header]) -> None:
+        """Send the status line and headers."""
+        assert not self.has_started, "a second response"
+        self.has_started = True
+        self.status = status
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, *self.common_headers],
+            }
+        )
+
+    async def write(self, chunk: bytes, *, more: bool = True) -> None:
+        """Send part of the body; `more=False` ends the response."""
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def respond(
+        self, status: int, body: bytes, *, content_type: bytes, headers: Iterable[Header] = ()
+    ) -> None:
+        """Send a whole response."""
+        length = str(len(body)).encode()
+        await self.start(
+            status, [(b"content-type", content_type), (b"content-length", length), *headers]
+        )
+        await self.write(b"" if self.method == "HEAD" else body, more=False)
+
+    async def respond_json(self, body: bytes, headers: Iterable[Header] = ()) -> None:
+        await self.respond(200, body, content_type=b"application/json", headers=headers)
+
+
+def _too_large(bytes_max: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the request body is over the limit of {bytes_max} bytes")

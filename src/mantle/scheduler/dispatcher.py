@@ -1,0 +1,364 @@
+"""Who does what the scheduler decides? The loop: it owns the scheduler and every live request.
+
+Invariant: each accepted request is ended exactly once, here, whatever happens to its replica or
+its reader; tokens reach the reader only after the journal has committed them (law 4), and outputs
+of a sequence that is no longer current are dropped (law 6).
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mantle.core.clock import Clock
+from mantle.core.epoch import FIRST_EPOCH, Epoch
+from mantle.core.errors import (
+    DeadlineExceeded,
+    EngineFailed,
+    LoadFailed,
+    MantleError,
+    ReplicaLost,
+    Unavailable,
+    WaitExceeded,
+)
+from mantle.core.ids import ModelId, ReplicaId, RequestId
+from mantle.core.lane import Lane
+from mantle.core.outcome import FinishReason, Outcome
+from mantle.core.request import Request
+from mantle.core.tokens import TokenLogprob
+from mantle.engine.port import (
+    Admit,
+    Cancel,
+    Command,
+    LoadReport,
+    LogprobEntry,
+    SequenceOutput,
+    SequenceSpec,
+    StepReport,
+)
+from mantle.journal.port import Journal
+from mantle.journal.record import Accepted, Dispatched, Finished, Record, Tokens
+from mantle.pool.port import Demand, ReplicaPool
+from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose
+from mantle.scheduler.generation import LiveGeneration
+from mantle.scheduler.observer import DispatchObserver
+from mantle.scheduler.port import Generation, QueueView, TokenChunk
+from mantle.scheduler.running import ReplicaCapacity
+from mantle.scheduler.scheduler import Scheduler
+
+log = logging.getLogger("mantle.scheduler")
+
+TICK_S = 0.05
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request between acceptance and its end; `sequence_id` is set while it is on a replica."""
+
+    generation: LiveGeneration
+    epoch: Epoch = FIRST_EPOCH
+    sequence_id: int | None = None
+
+
+class Dispatcher:
+    """Implements `SchedulerPort` and `PoolListener`. All methods run on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        pool: ReplicaPool,
+        journal: Journal,
+        clock: Clock,
+        observer: DispatchObserver,
+    ) -> None:
+        self._scheduler = scheduler
+        self._pool = pool
+        self._journal = journal
+        self._clock = clock
+        self._observer = observer
+        self._live: dict[RequestId, _Live] = {}
+        self._by_sequence: dict[int, RequestId] = {}
+        self._sequence_ids = itertools.count(1)
+        self._outbox: dict[ReplicaId, list[Command]] = {}
+        self._preload: set[ModelId] = set()
+        self._draining = False
+        self._emptied = asyncio.Event()
+        self._tick_task: asyncio.Task[None] | None = None
+        pool.set_listener(self)
+
+    # --- life -----------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Begin to expire what waits too long and to tell the pool what is wanted."""
+        self._tick_task = asyncio.create_task(self._tick_forever())
+
+    def keep_loaded(self, model_ids: Sequence[ModelId]) -> None:
+        """Want these models as soon as there is a worker, even before somebody asks for them."""
+        self._preload = set(model_ids)
+
+    async def close(self) -> None:
+        """Refuse new requests and end the live ones; their readers get `Unavailable`."""
+        self._draining = True
+        if self._tick_task is not None:
+            self._tick_task.cancel()
+            await asyncio.gather(self._tick_task, return_exceptions=True)
+        for request_id in list(self._live):
+            self._fail(request_id, Unavailable("the server is shutting down"))
+
+    async def drain(self, *, seconds_max: float) -> None:
+        """Refuse new requests; wait until the live ones have ended, or the time is over."""
+        self._draining = True
+        if self._live:
+            self._emptied.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), seconds_max)
+
+    # --- SchedulerPort --------------------------------------------------------------------------
+    def submit(self, requests: list[Request]) -> list[Generation]:
+        """See `SchedulerPort.submit`."""
+        if self._draining:
+            raise Unavailable("the server is shutting down", hint="retry on another server")
+        effects = self._scheduler.submit(requests, self._clock.now_ms())
+        generations: list[Generation] = []
+        for request in requests:
+            generation = LiveGeneration(
+                request, now_ms=self._clock.now_ms, view=self._view, give_up=self._give_up
+            )
+            self._live[request.id] = _Live(generation)
+            generations.append(generation)
+        self._write([Accepted(request) for request in requests])
+        self._perform(effects)
+        if not self._scheduler.residents.serves(requests[0].model_id):
+            self._rebalance()  # do not wait for the tick: somebody waits for a load
+        return generations
+
+    def queued_count(self, request_id: RequestId) -> int:
+        queues = self._scheduler.queues
+        return queues.position(request_id) if request_id in queues else 0
+
+    # --- PoolListener ---------------------------------------------------------------------------
+    def replica_ready(self, replica_id: ReplicaId, model_id: ModelId, report: LoadReport) -> None:
+        self._preload.discard(model_id)
+        capacity = ReplicaCapacity(
+            replica_id, model_id, report.slots, report.kv_tokens, report.window_tokens
+        )
+        self._perform(self._scheduler.replica_ready(capacity, self._clock.now_ms()))
+
+    def replica_draining(self, replica_id: ReplicaId) -> None:
+        self._scheduler.replica_draining(replica_id)
+
+    def replica_gone(self, replica_id: ReplicaId, reason: str) -> None:
+        self._outbox.pop(replica_id, None)
+        effects = self._scheduler.replica_gone(replica_id, self._clock.now_ms())
+        self._forget_sequences()
+        self._perform(effects)
+
+    def load_failed(self, model_id: ModelId, error: LoadFailed) -> None:
+        self._preload.discard(model_id)
+        for request_id in self._scheduler.model_failed(model_id):
+            again = LoadFailed(error.message, retry_after_ms=error.retry_after_ms, hint=error.hint)
+            self._fail(request_id, again)
+
+    def stepped(self, replica_id: ReplicaId, report: StepReport) -> None:
+        """Commit the step's tokens, then show them."""
+        outputs = [(self._by_sequence.get(o.sequence_id), o) for o in report.outputs]
+        current = [(request_id, o) for request_id, o in outputs if request_id is not None]
+        self._write(
+            [
+                Tokens(request_id, self._live[request_id].epoch, o.first_index, o.token_ids)
+                for request_id, o in current
+                if o.token_ids
+            ],
+            lambda: self._show(current),
+        )
+        replica = self._scheduler.residents.replica(replica_id)
+        if replica is not None:
+            self._observer.engine_step(
+                replica.model_id, report.step_ms, report.prefill_tokens, report.decode_tokens
+            )
+
+    # --- facts for metrics and health -----------------------------------------------------------
+    def waiting_counts(self) -> Counter[tuple[Lane, ModelId]]:
+        """Waiting requests a lane and model."""
+        return self._scheduler.queues.counts()
+
+    def running_counts(self) -> Counter[tuple[Lane, ModelId]]:
+        """Running requests a lane and model."""
+        running = self._scheduler.residents.all_running()
+        return Counter((r.request.lane, r.request.model_id) for r in running)
+
+    # --- showing tokens -------------------------------------------------------------------------
+    def _show(self, outputs: list[tuple[RequestId, SequenceOutput]]) -> None:
+        now_ms = self._clock.now_ms()
+        for request_id, output in outputs:
+            live = self._live.get(request_id)
+            if live is None or live.sequence_id != output.sequence_id:
+                continue
+            if output.token_ids or output.prompt_logprobs or output.cached_tokens:
+                live.generation.cached_tokens += output.cached_tokens
+                self._scheduler.tokens_produced(
+                    request_id,
+                    count=len(output.token_ids),
+                    cached_tokens=output.cached_tokens,
+                    now_ms=now_ms,
+                )
+                live.generation.put(_chunk(output))
+            if output.error is not None:
+                self._fail(request_id, EngineFailed(output.error))
+            elif output.finish is not None:
+                self._complete(request_id, output.finish)
+        self._flush()
+
+    # --- ending a request (each exactly once) ---------------------------------------------------
+    def _complete(self, request_id: RequestId, finish: FinishReason) -> None:
+        live = self._take(request_id)
+        ended = live.generation.end(finish, live.generation.request.lane)
+        self._write([Finished(request_id, Outcome.COMPLETED, finish, ended.usage)])
+        self._perform(self._scheduler.released(request_id, self._clock.now_ms()))
+
+    def _fail(self, request_id: RequestId, error: MantleError) -> None:
+        live = self._take(request_id)
+        usage = live.generation.usage_so_far()
+        live.generation.fail(error)
+        self._write([Finished(request_id, error.outcome, None, usage)])
+        self._perform(self._scheduler.cancel(request_id, self._clock.now_ms()))
+
+    def _give_up(self, generation: LiveGeneration, finish: FinishReason | None) -> None:
+        """The reader has enough (`finish` set) or is gone."""
+        request_id = generation.request.id
+        ended = generation.end(finish or FinishReason.END, generation.request.lane)
+        outcome = Outcome.COMPLETED if finish else Outcome.CANCELLED
+        self._write([Finished(request_id, outcome, finish, ended.usage)])
+        self._perform(self._scheduler.cancel(request_id, self._clock.now_ms()))
+        self._take(request_id)  # last: performing `Abort` still needs its sequence
+
+    def _take(self, request_id: RequestId) -> _Live:
+        live = self._live.pop(request_id)
+        if live.sequence_id is not None:
+            self._by_sequence.pop(live.sequence_id, None)
+        if not self._live:
+            self._emptied.set()
+        return live
+
+    # --- performing effects ---------------------------------------------------------------------
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Dispatch):
+                self._dispatch(effect)
+            elif isinstance(effect, Abort):
+                self._abort(effect)
+            elif isinstance(effect, Expire):
+                self._expire(effect)
+            elif isinstance(effect, Lose):
+                lost = ReplicaLost(
+                    "the worker was lost while it produced this reply",
+                    hint="send the request again",
+                )
+                self._fail(effect.request_id, lost)
+        self._flush()
+
+    def _dispatch(self, effect: Dispatch) -> None:
+        live = self._live[effect.request_id]
+        generation = live.generation
+        request = generation.request
+        live.epoch = effect.epoch
+        live.sequence_id = next(self._sequence_ids)
+        self._by_sequence[live.sequence_id] = request.id
+        generation.dispatched_ms = self._clock.now_ms()
+        self._write([Dispatched(request.id, effect.epoch, effect.replica_id)])
+        spec = SequenceSpec(
+            sequence_id=live.sequence_id,
+            prompt_tokens=list(request.prompt_tokens),
+            max_output_tokens=request.max_output_tokens,
+            sampling=request.sampling,
+            lane_rank=request.lane.rank,
+            prompt_logprobs=request.prompt_logprobs,
+            ignore_eos=request.ignore_eos,
+        )
+        self._outbox.setdefault(effect.replica_id, []).append(Admit(effect.replica_id, spec))
+
+    def _abort(self, effect: Abort) -> None:
+        live = self._live.get(effect.request_id)
+        if live is not None and live.sequence_id is not None:
+            cancel = Cancel(effect.replica_id, live.sequence_id)
+            self._outbox.setdefault(effect.replica_id, []).append(cancel)
+
+    def _expire(self, effect: Expire) -> None:
+        waited_s = effect.waited_ms / 1_000
+        if effect.by_deadline:
+            error: MantleError = DeadlineExceeded(f"deadline passed after {waited_s:.0f} s in line")
+        else:
+            error = WaitExceeded(
+                f"no capacity became free within {waited_s:.0f} s",
+                retry_after_ms=30_000.0,
+                hint="retry later, or ask for a higher service tier",
+            )
+        self._fail(effect.request_id, error)
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, {}
+        for replica_id, commands in outbox.items():
+            self._pool.send(replica_id, commands)
+
+    def _forget_sequences(self) -> None:
+        """After a loss: requests that went back to their queue have no sequence any more."""
+        for live in self._live.values():
+            request_id = live.generation.request.id
+            running = self._scheduler.residents.find(request_id)
+            if live.sequence_id is not None and running is None:
+                self._by_sequence.pop(live.sequence_id, None)
+                live.sequence_id = None
+
+    # --- time and demand ------------------------------------------------------------------------
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.tick()
+
+    def tick(self) -> None:
+        """Expire what waited too long; tell the pool what is wanted."""
+        self._perform(self._scheduler.tick(self._clock.now_ms()))
+        self._rebalance()
+
+    def _rebalance(self) -> None:
+        now_ms = self._clock.now_ms()
+        queues, residents = self._scheduler.queues, self._scheduler.residents
+        demand: dict[ModelId, Demand] = {}
+        for model_id, cost in queues.demand().items():
+            is_served = residents.serves(model_id)
+            wait_ms = 0.0 if is_served else queues.oldest_wait_ms(model_id, now_ms)
+            demand[model_id] = Demand(cost, wait_ms)
+        for model_id in self._preload - demand.keys():
+            demand[model_id] = Demand(0.0, 0.0)
+        running = {r.replica_id: len(r.running) for r in residents.replicas()}
+        self._pool.rebalance(demand, running)
+
+    def _write(self, records: list[Record], committed: Callable[[], None] | None = None) -> None:
+        self._journal.append(records, committed or _nothing)
+
+    def _view(self, generation: LiveGeneration) -> QueueView | None:
+        waiting = self._scheduler.queues.find(generation.request.id)
+        if waiting is None:
+            return None
+        position = self._scheduler.queues.position(generation.request.id)
+        return QueueView(position, self._clock.now_ms() - waiting.queued_ms)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _chunk(output: SequenceOutput) -> TokenChunk:
+    return TokenChunk(
+        output.first_index,
+        tuple(output.token_ids),
+        None if output.logprobs is None else _logprobs(output.logprobs),
+        None if output.prompt_logprobs is None else _logprobs(output.prompt_logprobs),
+    )
+
+
+def _logprobs(entries: list[LogprobEntry]) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(e.token_id, e.logprob, tuple(e.top)) for e in entries)

@@ -1,0 +1,42 @@
+"""What can the scheduler ask for? A short list of verbs; the dispatcher performs them in order."""
+
+from dataclasses import dataclass
+
+from mantle.core.epoch import Epoch
+from mantle.core.ids import ReplicaId, RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Start an attempt: the request leaves its queue and takes a slot of the replica."""
+
+    request_id: RequestId
+    replica_id: ReplicaId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop the attempt on its replica; the slot counts as taken until the engine let go."""
+
+    request_id: RequestId
+    replica_id: ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The request waited past its bound (`by_deadline`: its own deadline) and left the queue."""
+
+    request_id: RequestId
+    waited_ms: float
+    by_deadline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """The attempt's replica is gone and the request can not be tried again."""
+
+    request_id: RequestId
+
+
+Effect = Dispatch | Abort | Expire | Lose

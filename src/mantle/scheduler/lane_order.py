@@ -1,0 +1,70 @@
+"""Between lanes: whose turn is it? Strict order, except for what the lower lanes are owed.
+
+Invariant: while a lane with a floor is backlogged it is owed that share of all cost served; it
+goes first as soon as it is owed anything, so over a window it gets its floor to within one
+request. Debt is bounded by one window and forgotten when the lane has nothing waiting.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from mantle.core.lane import Lane
+
+DEFAULT_FLOORS: Mapping[Lane, float] = MappingProxyType({Lane.STANDARD: 0.20, Lane.FLEX: 0.05})
+
+
+class FloorsLaneOrder:
+    """Reserved > Priority > Standard > Flex with floors (shares of served token cost, 0…1).
+
+    Raises ValueError when the floors leave nothing for the lanes above.
+    """
+
+    def __init__(
+        self, floors: Mapping[Lane, float] = DEFAULT_FLOORS, *, window_ms: float = 10_000.0
+    ) -> None:
+        if any(not 0 <= share < 1 for share in floors.values()) or sum(floors.values()) >= 1:
+            raise ValueError("lane floors must be shares below 1 whose sum is below 1")
+        self._floors = dict(floors)
+        self._window_ms = window_ms
+        self._owed = dict.fromkeys(self._floors, 0.0)
+        self._window_cost = 0.0
+        self._seen_ms = 0.0
+
+    def pick(self, backlogged: Collection[Lane], now_ms: float) -> Lane | None:
+        """The lane to serve next among those with something that could run now."""
+        if not backlogged:
+            return None
+        self._decay(now_ms)
+        owed = [lane for lane in backlogged if self._owed.get(lane, 0.0) > 0]
+        if owed:
+            return max(owed, key=lambda lane: (self._owed[lane] / self._floors[lane], -lane.rank))
+        return min(backlogged, key=lambda lane: lane.rank)
+
+    def charge(
+        self, lane: Lane, cost: float, *, backlogged: Collection[Lane], now_ms: float
+    ) -> None:
+        """`cost` was given to `lane` (negative: an estimate taken back) while others waited."""
+        self._decay(now_ms)
+        self._window_cost = max(0.0, self._window_cost + cost)
+        for floor_lane, share in self._floors.items():
+            if floor_lane is lane:
+                self._owed[floor_lane] -= (1 - share) * cost
+            elif floor_lane in backlogged:
+                self._owed[floor_lane] += share * cost
+            bound = share * self._window_cost
+            self._owed[floor_lane] = min(bound, max(-bound, self._owed[floor_lane]))
+
+    def drained(self, lane: Lane) -> None:
+        """Nothing waits in the lane any more: nothing is owed."""
+        if lane in self._owed:
+            self._owed[lane] = 0.0
+
+    def owed(self, lane: Lane) -> float:
+        """Token cost that the lane's floor is behind (negative: ahead)."""
+        return self._owed.get(lane, 0.0)
+
+    def _decay(self, now_ms: float) -> None:
+        elapsed_ms = max(0.0, now_ms - self._seen_ms)
+        self._seen_ms = max(self._seen_ms, now_ms)
+        self._window_cost *= math.exp(-elapsed_ms / self._window_ms)

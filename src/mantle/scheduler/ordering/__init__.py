@@ -1,0 +1,1 @@
+"""Within one tenant's queue: in which order? Arrival, unless a deadline is nearer."""

@@ -1,0 +1,188 @@
+"""Where does a request wait? One queue per (lane, tenant, model), bounded in requests and tokens.
+
+Invariant: every waiting request is in exactly one queue, and the per-tenant totals equal the sums
+over its queues.
+"""
+
+import heapq
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import msgspec
+
+from mantle.core.epoch import FIRST_EPOCH, Epoch
+from mantle.core.errors import QueueFull
+from mantle.core.ids import ModelId, RequestId, TenantId
+from mantle.core.lane import Lane
+from mantle.core.request import Request
+from mantle.scheduler.ordering.deadline_first import DeadlineFirstQueue
+
+
+class QueueBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much one tenant may have waiting in one lane, and for how long."""
+
+    requests_max: int = 2_000
+    tokens_max: int = 8_000_000
+    wait_s_max: float = 300.0
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request in its queue. `cost` is estimated; `attempts` counts the tries already lost."""
+
+    request: Request
+    arrival: int
+    queued_ms: float
+    expires_ms: float
+    cost: float
+    epoch: Epoch = FIRST_EPOCH
+    attempts: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return len(self.request.prompt_tokens) + self.request.max_output_tokens
+
+
+@dataclass(slots=True)
+class LaneLoad:
+    """What one tenant has waiting in one lane."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
+QueueKey = tuple[Lane, TenantId, ModelId]
+
+
+class Queues:
+    """All waiting requests."""
+
+    def __init__(self, bounds: dict[Lane, QueueBounds]) -> None:
+        self._bounds = bounds
+        self._queues: dict[QueueKey, DeadlineFirstQueue] = {}
+        self._waiting: dict[RequestId, Waiting] = {}
+        self._load: defaultdict[tuple[Lane, TenantId], LaneLoad] = defaultdict(LaneLoad)
+        self._lanes_of: dict[ModelId, dict[Lane, int]] = {}
+        self._demand: defaultdict[ModelId, float] = defaultdict(float)
+        self._expiry: list[tuple[float, RequestId]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request_id: RequestId) -> bool:
+        return request_id in self._waiting
+
+    def check_room(self, requests: list[Request], *, retry_after_ms: float) -> None:
+        """Raises `QueueFull` when the tenant's own bound in this lane would be passed."""
+        first = requests[0]
+        bounds = self._bounds[first.lane]
+        load = self._load.get((first.lane, first.tenant_id), LaneLoad())
+        tokens = sum(len(r.prompt_tokens) + r.max_output_tokens for r in requests)
+        if load.requests + len(requests) > bounds.requests_max:
+            full = f"{load.requests} requests wait there, {bounds.requests_max} may"
+        elif load.requests and load.tokens + tokens > bounds.tokens_max:
+            full = f"{load.tokens} tokens wait there, {bounds.tokens_max} may"
+        else:
+            return
+        raise QueueFull(
+            f"your queue in the {first.lane} lane is full: {full}",
+            retry_after_ms=retry_after_ms,
+            hint="retry later or send less at once",
+        )
+
+    def expires_ms(self, request: Request, now_ms: float) -> float:
+        """When a request that is queued now leaves unserved: its lane's bound or its deadline."""
+        by_lane = now_ms + self._bounds[request.lane].wait_s_max * 1_000
+        return by_lane if request.deadline_ms is None else min(by_lane, request.deadline_ms)
+
+    def add(self, waiting: Waiting) -> bool:
+        """Queue it. True when its (lane, tenant, model) queue was empty before."""
+        request = waiting.request
+        key = (request.lane, request.tenant_id, request.model_id)
+        queue = self._queues.get(key)
+        was_empty = queue is None
+        if queue is None:
+            queue = self._queues[key] = DeadlineFirstQueue()
+            lanes = self._lanes_of.setdefault(request.model_id, {})
+            lanes[request.lane] = lanes.get(request.lane, 0) + 1
+        queue.push(request.id, expires_ms=waiting.expires_ms, arrival=waiting.arrival)
+        self._waiting[request.id] = waiting
+        heapq.heappush(self._expiry, (waiting.expires_ms, request.id))
+        load = self._load[request.lane, request.tenant_id]
+        load.requests += 1
+        load.tokens += waiting.tokens
+        self._demand[request.model_id] += waiting.cost
+        return was_empty
+
+    def head(self, lane: Lane, tenant_id: TenantId, model_id: ModelId) -> Waiting:
+        """The next request of a queue that is not empty."""
+        request_id = self._queues[lane, tenant_id, model_id].peek()
+        assert request_id is not None, "an empty queue was left behind"
+        return self._waiting[request_id]
+
+    def remove(self, request_id: RequestId) -> tuple[Waiting, bool]:
+        """Take a waiting request out. The flag is True when its queue is now empty."""
+        waiting = self._waiting.pop(request_id)
+        request = waiting.request
+        load_key = (request.lane, request.tenant_id)
+        load = self._load[load_key]
+        load.requests -= 1
+        load.tokens -= waiting.tokens
+        if load.requests == 0:
+            del self._load[load_key]
+        key = (request.lane, request.tenant_id, request.model_id)
+        queue = self._queues[key]
+        queue.remove(request_id)
+        self._demand[request.model_id] -= waiting.cost
+        if queue:
+            return waiting, False
+        del self._queues[key]
+        lanes = self._lanes_of[request.model_id]
+        lanes[request.lane] -= 1
+        if lanes[request.lane] == 0:
+            del lanes[request.lane]
+        if not lanes:
+            del self._lanes_of[request.model_id]
+            del self._demand[request.model_id]
+        return waiting, True
+
+    def pop_expired(self, now_ms: float) -> RequestId | None:
+        """A request whose time is over, still in its queue; None when there is none."""
+        while self._expiry and self._expiry[0][0] <= now_ms:
+            expires_ms, request_id = heapq.heappop(self._expiry)
+            waiting = self._waiting.get(request_id)
+            if waiting is not None and waiting.expires_ms == expires_ms:
+                return request_id
+        return None
+
+    def lanes_waiting(self, model_id: ModelId) -> list[Lane]:
+        """Lanes in which something waits for this model."""
+        return list(self._lanes_of.get(model_id, ()))
+
+    def lane_is_waiting(self, lane: Lane) -> bool:
+        return any(lane in lanes for lanes in self._lanes_of.values())
+
+    def demand(self) -> dict[ModelId, float]:
+        """Estimated token cost that waits, a model."""
+        return dict(self._demand)
+
+    def oldest_wait_ms(self, model_id: ModelId, now_ms: float) -> float:
+        """How long the request that waits longest for this model has waited (O(n))."""
+        return max((now_ms - w.queued_ms for w in self.of_model(model_id)), default=0.0)
+
+    def counts(self) -> Counter[tuple[Lane, ModelId]]:
+        """Waiting requests a lane and model (O(n): for metrics)."""
+        return Counter((w.request.lane, w.request.model_id) for w in self._waiting.values())
+
+    def of_model(self, model_id: ModelId) -> list[Waiting]:
+        """Everything that waits for one model (O(n): for failures and reports)."""
+        return [w for w in self._waiting.values() if w.request.model_id == model_id]
+
+    def find(self, request_id: RequestId) -> Waiting | None:
+        return self._waiting.get(request_id)
+
+    def position(self, request_id: RequestId) -> int:
+        """Requests of the same queue that go first."""
+        request = self._waiting[request_id].request
+        key = (request.lane, request.tenant_id, request.model_id)
+        return self._queues[key].position(request_id)
