@@ -13,9 +13,7 @@ def main() -> None:
     litellm = litellm_proxy.install()
     llama_server.build(arguments.jobs)
     llama_server.print_flags()
-    flags = llama_server.flags_report()
-    same = flags["mantle_kernel_flags"] == flags["peer_kernel_flags"]
-    measure.print_result({"litellm": litellm, "same_kernel_flags": same, **flags})
+    measure.print_result({"litellm": litellm, **llama_server.flags_report()})
 
 
 if __name__ == "__main__":

@@ -56,12 +56,10 @@ def main() -> None:
         by_streams = {
             str(streams): _compare(servers, streams, arguments) for streams in arguments.streams
         }
-    flags = llama_server.flags_report()
     result: dict[str, Any] = dict(by_streams.get(str(SLOTS), {}))
     result |= {"by_streams": by_streams, "threads": arguments.threads, "seed": arguments.seed}
     result |= {"rounds": arguments.rounds, "waves": arguments.waves, "weights": weights.name}
-    result["same_kernel_flags"] = flags["mantle_kernel_flags"] == flags["peer_kernel_flags"]
-    result["flags"] = flags
+    result |= llama_server.flags_report()
     measure.print_result(result)
 
 

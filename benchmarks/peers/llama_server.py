@@ -83,20 +83,31 @@ def _source() -> Path:
     return source
 
 
-def flags_report() -> dict[str, str]:
-    """How both sides' CPU kernels were compiled, as far as each left traces, and CPU features.
+def flags_report() -> dict[str, str | bool | None]:
+    """How both sides' CPU kernels were compiled, and which CPU features each library reports.
 
-    Mantle's own flags are known only if `make setup` compiled here (a wheel from pip's cache
-    leaves no log); its features are asked of the library itself.
+    Mantle's own flags are known only if `make setup` compiled here: a wheel from pip's cache
+    leaves no log (then `same_kernel_flags` is None, and the features must tell).
     """
-    import llama_cpp
-
+    own, peer = _own_kernel_flags(), _peer_kernel_flags()
     return {
-        "mantle_kernel_flags": _own_kernel_flags(),
-        "peer_kernel_flags": _peer_kernel_flags(),
-        "mantle_features": llama_cpp.llama_print_system_info().decode().strip(" |"),
+        "same_kernel_flags": own == peer if own and peer else None,
+        "mantle_kernel_flags": own,
+        "peer_kernel_flags": peer,
+        "mantle_features": _features({}),
+        "peer_features": _features({"LLAMA_CPP_LIB_PATH": str(SERVER.parent)}),
         "peer_cmake_flags": " ".join(FLAGS),
     }
+
+
+def _features(environment: dict[str, str]) -> str:
+    """What a libllama says of itself; the variable makes llama-cpp-python load the peer's."""
+    code = "import llama_cpp; print(llama_cpp.llama_print_system_info().decode())"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, check=True
+    )
+    return result.stdout.strip().strip("| ")
 
 
 def print_flags() -> None:
@@ -104,21 +115,16 @@ def print_flags() -> None:
         print(f"{name}: {text}")
 
 
-def _peer_kernel_flags() -> str:
+def _peer_kernel_flags() -> str | None:
     commands = json.loads((CACHE / "build" / "compile_commands.json").read_text())
-    for entry in commands:
-        if entry["file"].endswith("ggml-cpu/repack.cpp"):
-            return _code_flags(entry["command"])
-    return "unknown"
+    found = [e["command"] for e in commands if e["file"].endswith("ggml-cpu/repack.cpp")]
+    return _code_flags(found[0]) if found else None
 
 
-def _own_kernel_flags() -> str:
-    if not SETUP_LOG.exists():
-        return "unknown (the wheel came from pip's cache)"
-    for line in SETUP_LOG.read_text(errors="replace").splitlines():
-        if line.rstrip().endswith("ggml-cpu/repack.cpp") and " -c " in line:
-            return _code_flags(line)
-    return "unknown (the wheel came from pip's cache)"
+def _own_kernel_flags() -> str | None:
+    lines = SETUP_LOG.read_text(errors="replace").splitlines() if SETUP_LOG.exists() else []
+    found = [line for line in lines if " -c " in line and line.endswith("ggml-cpu/repack.cpp")]
+    return _code_flags(found[0]) if found else None
 
 
 def _code_flags(command: str) -> str:

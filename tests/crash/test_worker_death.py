@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from mantle.core.errors import ReplicaLost
 from mantle.core.outcome import FinishReason
@@ -208,7 +209,7 @@ async def test_two_replicas_take_turns(tmp_path: Path) -> None:
         link.send([Admit("m", sequence(1, output=50)), Admit("n", sequence(2, output=50))])
         turns: list[str] = []
         while len(turns) < 100:
-            turns += [event.replica_id for event in await link.receive()]  # type: ignore[union-attr]
+            turns += [event.replica_id for event in await link.receive()]
         assert turns == ["m", "n"] * 50
 
 
@@ -253,7 +254,7 @@ async def test_sigterm_ends_the_worker_after_its_step(tmp_path: Path) -> None:
         os.kill(link.pid, signal.SIGINT)  # ignored
         os.kill(link.pid, signal.SIGTERM)
         await loss_of(link)
-    assert link.exit_reason is not None
+    assert link.exit_reason == "its end of the link closed; exit code 0"
 
 
 async def test_garbage_on_the_link_loses_the_worker(tmp_path: Path) -> None:
@@ -262,6 +263,21 @@ async def test_garbage_on_the_link_loses_the_worker(tmp_path: Path) -> None:
         link.data_received(b"\xff\xff\xff\xff")
         assert "bad frame" in (await loss_of(link)).message
     assert is_reaped(link)
+
+
+def test_link_lives_on_the_server_s_event_loop_too(tmp_path: Path) -> None:
+    async def session() -> str | None:
+        async with worker() as link:
+            await load(link, tmp_path, script_of("A", repeat=True))
+            link.send([Admit("r", sequence(1, output=8000))])
+            await link.receive()
+            stand_still(1.5)  # uvloop runs timers before it reads
+            collector = OutputCollector()
+            await read_to_the_end(link, collector, 1)
+            assert link.exit_reason is None
+        return link.exit_reason
+
+    assert uvloop.run(session()) == "closed; exit code 0"
 
 
 PARENT = """

@@ -56,7 +56,7 @@ def _scheduler_problems(scheduler: SchedulerConfig) -> list[str]:
         problems += [
             f"scheduler.lanes.{lane}.{name}: must be above 0"
             for name in ("requests_max", "tokens_max", "wait_s_max")
-            if getattr(lane_config, name) <= 0
+            if (value := getattr(lane_config, name)) is not None and value <= 0
         ]
     if scheduler.cost.input_token < 0 or scheduler.cost.output_token <= 0:
         problems.append("scheduler.cost: input_token must be 0 or more, output_token above 0")

@@ -10,6 +10,8 @@ from mantle.scheduler.lane_order import DEFAULT_FLOORS
 from mantle.scheduler.queues import QueueBounds
 from mantle.scheduler.scheduler import default_bounds
 
+REQUESTABLE_LANES = (Lane.PRIORITY, Lane.STANDARD, Lane.FLEX)
+
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the server listens; `shutdown_s_max`: how long live requests may finish at the end."""
@@ -29,10 +31,23 @@ class PoolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     placement: PlacementRules = PlacementRules()
 
 
-class LaneConfig(QueueBounds, frozen=True, forbid_unknown_fields=True):
-    """A tenant's queue in one lane, and the lane's floor: a share of all token cost served."""
+class LaneConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tenant's queue in one lane, and the lane's floor: a share of all token cost served.
 
+    What is left out keeps the lane's built-in value.
+    """
+
+    requests_max: int | None = None
+    tokens_max: int | None = None
+    wait_s_max: float | None = None
     floor: float | None = None
+
+    def bounds(self, built_in: QueueBounds) -> QueueBounds:
+        return QueueBounds(
+            built_in.requests_max if self.requests_max is None else self.requests_max,
+            built_in.tokens_max if self.tokens_max is None else self.tokens_max,
+            built_in.wait_s_max if self.wait_s_max is None else self.wait_s_max,
+        )
 
 
 class CostConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +65,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def bounds(self) -> dict[Lane, QueueBounds]:
         """Queue bounds of every lane, the built-in ones where the config is silent."""
-        return {**default_bounds(), **self.lanes}
+        silent = LaneConfig()
+        return {
+            lane: self.lanes.get(lane, silent).bounds(built_in)
+            for lane, built_in in default_bounds().items()
+        }
 
     def floors(self) -> dict[Lane, float]:
         """Floors of the lanes that have one."""
@@ -66,7 +85,7 @@ class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     weight: float = 1.0
-    lanes: list[Lane] = [Lane.PRIORITY, Lane.STANDARD, Lane.FLEX]
+    lanes: list[Lane] = msgspec.field(default_factory=lambda: list(REQUESTABLE_LANES))
     models: list[str] | None = None
     api_key_sha256: list[str] = []
 

@@ -22,24 +22,24 @@ class BadFrame(Exception):
     """What came is not a frame of this link. Says sizes and shapes, never content."""
 
 
-def encode_commands(commands: Sequence[Command]) -> bytes:
+def encode_commands(commands: Sequence[Command]) -> bytearray:
     return _frame(commands)
 
 
-def encode_events(events: Sequence[WorkerEvent]) -> list[bytes]:
+def encode_events(events: Sequence[WorkerEvent]) -> list[bytearray]:
     """One frame for all, or one each when a parked sequence makes them large."""
     if any(isinstance(event, Parked) for event in events):
         return [_frame([event]) for event in events]
     return [_frame(events)]
 
 
-def _frame(messages: Sequence[object]) -> bytes:
+def _frame(messages: Sequence[object]) -> bytearray:
     frame = bytearray(HEADER_BYTES)
     _encoder.encode_into(messages, frame, HEADER_BYTES)
     body_bytes = len(frame) - HEADER_BYTES
     assert body_bytes <= FRAME_BYTES_MAX, "the sender keeps frames within the limit"
     frame[:HEADER_BYTES] = body_bytes.to_bytes(HEADER_BYTES, "big")
-    return bytes(frame)
+    return frame
 
 
 class FrameReader(Generic[Message]):
@@ -49,7 +49,7 @@ class FrameReader(Generic[Message]):
         self._decoder = decoder
         self._buffer = bytearray()
 
-    def feed(self, chunk: bytes) -> list[Message]:
+    def feed(self, chunk: bytes | bytearray) -> list[Message]:
         """All messages that are whole by now. Raises `BadFrame`."""
         self._buffer += chunk
         messages: list[Message] = []
@@ -60,7 +60,7 @@ class FrameReader(Generic[Message]):
                 raise BadFrame(f"a body of {len(body)} bytes has another shape") from fault
         return messages
 
-    def _bodies(self) -> Iterator[bytes]:
+    def _bodies(self) -> Iterator[memoryview]:
         buffer = self._buffer
         start = 0
         while len(buffer) - start >= HEADER_BYTES:
@@ -71,7 +71,8 @@ class FrameReader(Generic[Message]):
             if len(buffer) - body_start < body_bytes:
                 break
             start = body_start + body_bytes
-            yield bytes(buffer[body_start:start])
+            with memoryview(buffer)[body_start:start] as body:  # no copy: a KV is large
+                yield body
         del buffer[:start]
 
 

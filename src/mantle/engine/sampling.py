@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mantle.core import limits
 from mantle.core.sampling import SamplingParams
 from mantle.engine.logprobs import IdArray, LogitRow, logprob_entry
 from mantle.engine.noise import (
@@ -117,10 +118,10 @@ class Sampler:
             for row, draw, top_id in zip(logits, draws, top_ids, strict=True)
         ]
 
-    def logprob_of(self, row: LogitRow, token_id: int, top_count: int) -> LogprobEntry | None:
-        """Log-probability of a given (prompt) token; None when the row is unusable."""
+    def logprob_of(self, row: LogitRow, token_id: int, top_count: int) -> LogprobEntry:
+        """Log-probability of a given (prompt) token; the floor when the row is unusable."""
         if not np.isfinite(row.max()):
-            return None
+            return LogprobEntry(token_id, limits.LOGPROB_FLOOR)
         return logprob_entry(row, token_id, top_count, self._scratch)
 
     def _choose_row(self, raw: LogitRow, draw: Draw, top_id: int) -> Choice | None:

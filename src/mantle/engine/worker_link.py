@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 
 from mantle.core import limits
 from mantle.core.errors import ReplicaLost
@@ -138,8 +138,7 @@ class SubprocessWorkerLink(asyncio.Protocol):
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         self._silence_s = 0.0

@@ -115,14 +115,10 @@ class Branch:
             until = max(shown, min(until, end))
             piece = text[shown - start : until - start]
             shown = until
-            events.append(
-                TextDelta(self.choice_index, piece, self.output_tokens, tuple(scored))
-            )
+            events.append(TextDelta(self.choice_index, piece, self.output_tokens, tuple(scored)))
         if shown < end:
             events.append(TextDelta(self.choice_index, text[shown - start :], self.output_tokens))
 
-    def _end(
-        self, finish: FinishReason, stop_string: str | None, events: list[TextEvent]
-    ) -> None:
+    def _end(self, finish: FinishReason, stop_string: str | None, events: list[TextEvent]) -> None:
         self.ended = ChoiceEnded(self.choice_index, finish, self.output_tokens, stop_string)
         events.append(self.ended)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from starlette.types import Receive, Scope, Send
 
+from mantle.core.clock import Clock
 from mantle.core.errors import BodyTooLarge, Cancelled
 from mantle.core.ids import new_id
 
@@ -24,23 +25,23 @@ class Exchange:
         receive: Receive,
         send: Send,
         *,
-        now_ms: float,
-        is_anthropic: bool,
+        clock: Clock,
     ) -> None:
         self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.path: str = scope["path"].rstrip("/") or "/"
         self.headers: dict[str, str] = {
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in scope["headers"]
         }
-        self.started_ms = now_ms
-        self.is_anthropic = is_anthropic
+        self.started_ms = clock.now_ms()
+        self.is_anthropic = speaks_anthropic(self.path, self.headers)
+        self.tenant_id = ""
         self.request_id = new_id("req_")
         self.is_gone = False
         self.has_started = False
         self.status = 0
         self.error_frame: Callable[[Exception], bytes] | None = None
-        self.common_headers: list[Header] = []
+        self._clock = clock
         self._receive = receive
         self._send = send
         self._on_gone: Callable[[], None] | None = None
@@ -106,9 +107,23 @@ class Exchange:
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [*headers, *self.common_headers],
+                "headers": [*headers, *self._identity_headers()],
             }
         )
+
+    def _identity_headers(self) -> list[Header]:
+        request_id = self.request_id.encode()
+        if self.is_anthropic:
+            tenant_id = self.tenant_id.encode("ascii", "replace")
+            return [(b"request-id", request_id), (b"anthropic-organization-id", tenant_id)]
+        return [
+            (b"x-request-id", request_id),
+            (b"openai-processing-ms", b"%d" % self.elapsed_ms()),
+            (b"openai-version", b"2020-10-01"),
+        ]
+
+    def elapsed_ms(self) -> float:
+        return self._clock.now_ms() - self.started_ms
 
     async def write(self, chunk: bytes, *, more: bool = True) -> None:
         """Send part of the body; `more=False` ends the response."""
@@ -126,6 +141,13 @@ class Exchange:
 
     async def respond_json(self, body: bytes, headers: Iterable[Header] = ()) -> None:
         await self.respond(200, body, content_type=b"application/json", headers=headers)
+
+
+def speaks_anthropic(path: str, headers: dict[str, str]) -> bool:
+    """Which envelope: by route; the shared model list by the client's version header."""
+    if path.startswith(("/v1/messages", "/anthropic")):
+        return True
+    return path.startswith("/v1/models") and "anthropic-version" in headers
 
 
 def _too_large(bytes_max: int) -> BodyTooLarge:

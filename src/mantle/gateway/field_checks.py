@@ -21,15 +21,15 @@ def missing(param: str) -> InvalidRequest:
     )
 
 
-def unsupported(param: str, reason: str = "is not supported here", *, hint: str = "") -> InvalidRequest:
+def unsupported(
+    param: str, reason: str = "is not supported here", *, hint: str = ""
+) -> InvalidRequest:
     return InvalidRequest(
         f"'{param}' {reason}", param=param, code="unsupported_parameter", hint=hint
     )
 
 
-def number(
-    value: float | None, param: str, *, low: float, high: float, default: float
-) -> float:
+def number(value: float | None, param: str, *, low: float, high: float, default: float) -> float:
     """`value` within [low, high], `default` when not given."""
     if value is None:
         return default

@@ -52,8 +52,8 @@ class FloorsLaneOrder:
                 self._owed[floor_lane] -= (1 - share) * cost
             elif floor_lane in backlogged:
                 self._owed[floor_lane] += share * cost
-            bound = share * self._window_cost
-            self._owed[floor_lane] = min(bound, max(-bound, self._owed[floor_lane]))
+            owed = max(-self._window_cost, self._owed[floor_lane])
+            self._owed[floor_lane] = min(share * self._window_cost, owed)
 
     def drained(self, lane: Lane) -> None:
         """Nothing waits in the lane any more: nothing is owed."""

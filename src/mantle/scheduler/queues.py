@@ -8,8 +8,6 @@ import heapq
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-import msgspec
-
 from mantle.core.epoch import FIRST_EPOCH, Epoch
 from mantle.core.errors import QueueFull
 from mantle.core.ids import ModelId, RequestId, TenantId
@@ -18,7 +16,8 @@ from mantle.core.request import Request
 from mantle.scheduler.ordering.deadline_first import DeadlineFirstQueue
 
 
-class QueueBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
     """How much one tenant may have waiting in one lane, and for how long."""
 
     requests_max: int = 2_000

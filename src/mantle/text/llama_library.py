@@ -5,6 +5,7 @@ Invariant: llama.cpp's own log stays silent, and importing this module does not 
 
 import ctypes
 import functools
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,7 +42,7 @@ class VocabularyFile:
         self.library: Any = llama_cpp()
         params = self.library.llama_model_default_params()
         params.vocab_only = True
-        self._model = self.library.llama_model_load_from_file(str(path).encode(), params)
+        self._model = self.library.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
             raise LoadFailed(
                 "the weights file is missing, or is not a GGUF file that this engine can read",
@@ -64,6 +65,11 @@ class VocabularyFile:
     @property
     def parameters_count(self) -> int:
         return int(self.library.llama_model_n_params(self._model))
+
+    def quantization_name(self, file_type: int) -> str:
+        """`general.file_type` as people write it, such as Q4_0."""
+        name: bytes = self.library.llama_ftype_name(file_type)
+        return "" if b"guessed" in name else name.decode()
 
     def chat_template(self) -> str | None:
         raw = self.library.llama_model_chat_template(self._model, None)

@@ -5,7 +5,7 @@ Invariant: faults come out as `LoadFailed`, and no message names a path.
 
 from pathlib import Path
 
-from mantle.core.errors import LoadFailed
+from mantle.core.errors import EngineFailed, LoadFailed
 from mantle.text.port import ModelText
 
 
@@ -14,7 +14,10 @@ def load_model_text(driver: str, path: Path) -> ModelText:
     if driver == "llama_cpp":
         from mantle.text.gguf_text import GgufText
 
-        return GgufText(path)
+        try:
+            return GgufText(path)
+        except EngineFailed as error:
+            raise LoadFailed("the model's chat template does not compile") from error
     if driver == "scripted":
         from mantle.text.scripted_text import ScriptedText
 

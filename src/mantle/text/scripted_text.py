@@ -5,7 +5,6 @@ byte. A chat is, for each message, `turn` role newline content `end`, with speci
 borders: text that looks like a border is only text.
 """
 
-import codecs
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Self
 
 from mantle.core.errors import InvalidRequest
 from mantle.core.script import Script, Vocabulary, read_script
+from mantle.text.detokenizer import Utf8Detokenizer
 from mantle.text.port import ChatMessage, Detokenizer, SpecialTokens
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
@@ -67,7 +67,7 @@ class ScriptedText:
         return f"<|{name}|>" if name else self.token_bytes(token_id).decode("utf-8", "replace")
 
     def detokenizer(self) -> Detokenizer:
-        return _ByteDetokenizer(self._vocabulary)
+        return Utf8Detokenizer(self._vocabulary.token_bytes)
 
     def _start(self) -> list[int]:
         return [self._vocabulary.bos_id] if self._starts_with_bos else []
@@ -76,17 +76,3 @@ class ScriptedText:
         vocabulary = self._vocabulary
         body = vocabulary.encode(f"{role}\n{content}")
         return [vocabulary.turn_id, *body, vocabulary.end_id]
-
-
-class _ByteDetokenizer:
-    """Incremental UTF-8: an unfinished character waits for its rest."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, token_ids: Sequence[int]) -> str:
-        return self._decoder.decode(self._vocabulary.bytes_of(token_ids))
-
-    def flush(self) -> str:
-        return self._decoder.decode(b"", final=True)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mantle.core.script import Fault, ReplyRule, Script, parse_script
+from mantle.core.script import Fault, ReplyRule, parse_script
 from mantle.testing.scripts import byte_script, pause, script_of
 
 

@@ -15,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mantle.core.errors import LoadFailed
-from mantle.engine.drivers.llama_memory import KvPlan, kv_budget_bytes, plan_kv
+from mantle.engine.drivers.llama_memory import kv_budget_bytes, plan_kv
 from mantle.engine.port import EngineSettings
 
 DECODE_OK: Final = 0
 DECODE_NO_KV_ROOM: Final = 1
 
 _F16_BYTES: Final = 2
+_UBATCH_TOKENS: Final = 512
+"""Tokens computed at once inside one decode. Beyond: compute buffers grow, speed does not."""
 _META_VALUE_BYTES_MAX: Final = 256
 
 
@@ -110,6 +112,16 @@ class LlamaContext:
         batch.logits = self.wants_logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self._batch = batch
 
+    def warm_up(self) -> None:
+        """Touch all weights once, so that the first request does not pay for it."""
+        self.tokens[0] = self.positions[0] = self.slots[0] = 0
+        self.wants_logits[0] = 1
+        code = self.decode(1)
+        self.drop_tail(0, 0)
+        if code != DECODE_OK:
+            self.close()
+            raise LoadFailed("the engine could not compute with these weights")
+
     def decode(self, token_count: int) -> int:
         """Run the first `token_count` entries of the batch arrays; llama.cpp's return code."""
         assert 0 < token_count <= self.batch_tokens
@@ -122,7 +134,7 @@ class LlamaContext:
         return np.ctypeslib.as_array(pointer, shape=(row_count, self.facts.vocab_size))
 
     def drop_tail(self, slot: int, keep_tokens: int) -> bool:
-        """Forget what `slot` holds from position `keep_tokens` on; False: it cannot be cut there."""
+        """Forget what `slot` holds from `keep_tokens` on; False: it cannot be cut there."""
         return bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, keep_tokens, -1))
 
     def share(self, source: int, target: int, token_count: int) -> None:
@@ -169,10 +181,6 @@ class LlamaContext:
         if self._model:
             llama_cpp.llama_model_free(self._model)
             self._model = None
-
-
-_UBATCH_TOKENS: Final = 512
-"""Tokens computed at once inside one decode. Beyond: compute buffers grow, speed does not."""
 
 
 def _core_count() -> int:

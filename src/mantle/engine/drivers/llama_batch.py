@@ -1,0 +1,103 @@
+"""What goes into the next decode? One token of each decoding sequence, then chunks of prefill.
+
+Invariant: pure; prefill goes by lane, then admission; entries are ordered by slot, which
+llama.cpp needs to compute neighbouring streams together; never more than the batch holds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from mantle.engine.drivers.llama_native import LlamaContext
+from mantle.engine.drivers.llama_sequence import Resident
+
+_LOGIT_ROWS_MAX: Final = 256
+"""Prompt positions with logits in one step. Beyond: their logits fill memory (vocabulary × 4 B)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`count` tokens of one sequence, from its position `start` on.
+
+    `wants_last`: it completes what is known, so its last row of logits chooses a token.
+    `wants_all`: every row is wanted, for prompt log-probabilities.
+    """
+
+    resident: Resident
+    start: int
+    count: int
+    wants_last: bool
+    wants_all: bool
+
+    @property
+    def row_count(self) -> int:
+        return self.count if self.wants_all else int(self.wants_last)
+
+    @property
+    def is_prefill(self) -> bool:
+        return not (self.wants_last and self.count == 1 and self.resident.output_count > 0)
+
+
+def compose(
+    residents: Sequence[Resident],
+    *,
+    prefill_tokens_max: int,
+    batch_tokens: int,
+    replays_singly: bool,
+) -> list[Chunk]:
+    """Chunks of the next decode, ordered by slot. `residents` come in order of service.
+
+    `prefill_tokens_max` holds only while something decodes. `replays_singly`: output tokens that
+    are replayed after a resume go one a step, as they were first computed.
+    """
+    chunks = [_chunk(one, 1) for one in residents if one.is_decoding]
+    room = batch_tokens - len(chunks)
+    if chunks:
+        room = min(room, prefill_tokens_max)
+    for one in residents:
+        if one.slot is None or one.is_decoding:
+            continue
+        count = min(one.left, room)
+        if replays_singly and one.output_count:
+            prompt_left = one.prompt_count - one.computed
+            count = min(count, prompt_left if prompt_left > 0 else 1)
+        if one.wants_prompt_logprobs:
+            count = min(count, _LOGIT_ROWS_MAX)
+        if count <= 0:
+            continue
+        chunks.append(_chunk(one, count))
+        room -= count
+    return sorted(chunks, key=_slot_index)
+
+
+def fill(context: LlamaContext, chunks: Sequence[Chunk]) -> int:
+    """Write the chunks into the context's batch arrays; how many entries there are."""
+    at = 0
+    for chunk in chunks:
+        end = at + chunk.count
+        known = chunk.resident.known
+        if chunk.count == 1:
+            context.tokens[at] = known[chunk.start]
+            context.positions[at] = chunk.start
+        else:
+            context.tokens[at:end] = known[chunk.start : chunk.start + chunk.count]
+            context.positions[at:end] = np.arange(chunk.start, chunk.start + chunk.count)
+        context.slots[at:end] = _slot_index(chunk)
+        context.wants_logits[at:end] = chunk.wants_all
+        if chunk.wants_last:
+            context.wants_logits[end - 1] = 1
+        at = end
+    return at
+
+
+def _chunk(resident: Resident, count: int) -> Chunk:
+    start = resident.computed
+    wants_all = resident.wants_prompt_logprobs and start < resident.prompt_count
+    return Chunk(resident, start, count, count == resident.left, wants_all)
+
+
+def _slot_index(chunk: Chunk) -> int:
+    assert chunk.resident.slot is not None, "a sequence without a slot cannot be computed"
+    return chunk.resident.slot.index

@@ -1,0 +1,347 @@
+"""How does llama.cpp serve many sequences at once? We compose every batch and choose every token.
+
+Invariant: one `llama_decode` a step carries one token of each decoding sequence and chunks of
+prefill; a slot's KV holds exactly the tokens its `Slot` says. Logits are `numerics: fast`: they may
+differ in the last bits with the batch around a sequence, the choice of tokens from them may not.
+Without flash attention and with `kv_layout: streams` replayed tokens go one a step, because there
+llama.cpp gives bit-identical logits whatever else is in the batch.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mantle.core.errors import EngineFailed
+from mantle.engine.drivers.llama_batch import Chunk, compose, fill
+from mantle.engine.drivers.llama_native import DECODE_NO_KV_ROOM, DECODE_OK, LlamaContext
+from mantle.engine.drivers.llama_sequence import Resident, unknown_tokens
+from mantle.engine.drivers.prefix_cache import Placement, Slot, is_worth_waiting, place
+from mantle.engine.port import (
+    LoadReport,
+    LoadSpec,
+    LogprobEntry,
+    ParkedSequence,
+    SequenceOutput,
+    SequenceSpec,
+    StepBudget,
+    StepReport,
+)
+from mantle.engine.sampling import Sampler
+
+_NO_ROOM: Final = "the engine has no KV room for this sequence"
+_STEP_FAILED: Final = "the engine step failed"
+_NO_LOGITS: Final = "the model gave no usable logits"
+
+
+class LlamaCppDriver:
+    """`engine.port.Driver` over llama.cpp. Single-threaded."""
+
+    def __init__(self) -> None:
+        self._context: LlamaContext | None = None
+        self._residents: dict[int, Resident] = {}
+        self._admitted_count = 0
+
+    def load(self, spec: LoadSpec) -> LoadReport:
+        """Load the weights and warm them up."""
+        assert self._context is None, "one driver holds one model: close it first"
+        started = time.monotonic()
+        context = LlamaContext(spec.path, spec.settings)
+        self._context = context
+        self._settings = spec.settings
+        self._plan, self._facts = context.plan, context.facts
+        self._sampler = Sampler(self._facts.vocab_size)
+        self._end_ids = frozenset(self._facts.end_ids.tolist())
+        self._slots = [Slot(index) for index in range(self._plan.slots)]
+        self._clock = 0  # counts steps and placements: the order of use of slots
+        self._reuses_prefix = spec.settings.prefix_reuse and self._facts.can_drop_tail
+        self._replays_singly = self._plan.streams and not spec.settings.flash_attention
+        context.warm_up()
+        return LoadReport(
+            size_bytes=self._facts.size_bytes,
+            load_ms=(time.monotonic() - started) * 1e3,
+            slots=self._plan.slots,
+            window_tokens=self._plan.window_tokens,
+            kv_tokens=self._plan.cells,
+            kv_bytes_per_token=self._facts.kv_bytes_per_token,
+        )
+
+    def admit(self, sequence: SequenceSpec) -> None:
+        self._make_resident(sequence, list(sequence.resume_tokens), None, has_reported=False)
+
+    def resume(self, sequence: SequenceSpec, parked: ParkedSequence) -> None:
+        output = list(parked.output_tokens)
+        if sequence.resume_tokens and sequence.resume_tokens != output:
+            raise EngineFailed("the parked sequence is another one")
+        self._make_resident(sequence, output, parked.kv, has_reported=bool(output))
+
+    def _make_resident(
+        self, spec: SequenceSpec, output: list[int], kv: bytes | None, *, has_reported: bool
+    ) -> None:
+        assert self._context is not None, "load first"
+        assert spec.sequence_id not in self._residents, "sequence ids are unique"
+        if len(self._residents) >= len(self._slots):
+            raise EngineFailed("every slot is taken")
+        if not spec.prompt_tokens:
+            raise EngineFailed("the prompt is empty")
+        if len(spec.prompt_tokens) + len(output) > self._plan.window_tokens:
+            raise EngineFailed("the sequence does not fit the window")
+        if unknown_tokens([*spec.prompt_tokens, *output], self._facts.vocab_size):
+            raise EngineFailed("a token id is outside the vocabulary")
+        self._admitted_count += 1
+        self._residents[spec.sequence_id] = Resident.of(
+            spec,
+            output=output,
+            order=self._admitted_count,
+            end_ids=self._facts.end_ids,
+            parked_kv=kv,
+            has_reported=has_reported,
+        )
+
+    def has_work(self) -> bool:
+        return bool(self._residents)
+
+    def cancel(self, sequence_id: int) -> bool:
+        resident = self._residents.get(sequence_id)
+        if resident is None:
+            return False
+        self._leave(resident)
+        return True
+
+    def park(self, sequence_id: int, *, keep_kv: bool) -> ParkedSequence | None:
+        resident = self._residents.get(sequence_id)
+        if resident is None:
+            return None
+        kv = resident.parked_kv
+        if resident.slot is not None and self._context is not None:
+            kv = self._context.save(resident.slot.index) if resident.computed else None
+        if not keep_kv or resident.wants_prompt_logprobs:
+            kv = None  # prompt log-probabilities not yet reported need the whole prompt again
+        output = resident.known[resident.prompt_count :]
+        self._leave(resident)
+        return ParkedSequence(sequence_id, output, kv)
+
+    def close(self) -> None:
+        self._residents.clear()
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+
+    def step(self, budget: StepBudget) -> StepReport:
+        """Decode every resident sequence once, and prefill as far as the budget goes."""
+        assert self._context is not None, "load first"
+        started = time.monotonic()
+        self._clock += 1
+        in_order = sorted(self._residents.values(), key=_service_order)
+        outputs = [
+            output for one in in_order if (output := self._at_bound_already(one)) is not None
+        ]
+        self._place_waiting([one for one in in_order if one.spec.sequence_id in self._residents])
+        chunks, failures = self._decode(budget)
+        outputs += failures
+        if chunks:
+            outputs += self._choose_tokens(chunks)
+        prefilled = sum(chunk.count for chunk in chunks if chunk.is_prefill)
+        return StepReport(
+            outputs=outputs,
+            prefill_tokens=prefilled,
+            decode_tokens=sum(chunk.count for chunk in chunks) - prefilled,
+            step_ms=(time.monotonic() - started) * 1e3,
+            kv_tokens_used=sum(one.computed for one in self._residents.values()),
+        )
+
+    def _at_bound_already(self, resident: Resident) -> SequenceOutput | None:
+        """A sequence that came in with all it may have, and wants no prompt log-probabilities."""
+        finish = resident.bound_reached(self._plan.window_tokens)
+        if finish is None or resident.wants_prompt_logprobs:
+            return None
+        self._leave(resident)
+        return resident.output(resident.output_count, [], finish)
+
+    # --- slots ----------------------------------------------------------------------------------
+    def _place_waiting(self, in_order: Sequence[Resident]) -> None:
+        """Give slots to sequences that may begin; those that soon can copy a prefix wait."""
+        for resident in in_order:
+            if resident.slot is not None:
+                continue
+            may_reuse = self._reuses_prefix and not resident.wants_prompt_logprobs
+            if may_reuse and resident.parked_kv is None:
+                computing = [
+                    (one.spec.prompt_tokens, one.computed)
+                    for one in in_order
+                    if one.slot is not None and one.is_in_prompt
+                ]
+                if is_worth_waiting(resident.known, computing):
+                    continue
+            self._place(resident, may_reuse=may_reuse)
+
+    def _place(self, resident: Resident, *, may_reuse: bool) -> None:
+        assert self._context is not None, "load first"
+        wanted = resident.known if may_reuse and resident.parked_kv is None else ()
+        placement = place(self._slots, wanted, copy_is_free=not self._plan.streams)
+        slot = placement.slot
+        slot.is_busy, resident.slot = True, slot
+        if resident.parked_kv is not None and self._restore(resident, slot):
+            return
+        kept = self._fill_slot(placement)
+        resident.cached_tokens = min(kept, resident.prompt_count)
+
+    def _restore(self, resident: Resident, slot: Slot) -> bool:
+        """Put parked KV back; False: it does not fit, so all is computed again."""
+        assert self._context is not None, "load first"
+        kv, resident.parked_kv = resident.parked_kv, None
+        self._empty(slot)
+        if kv is None or not self._context.restore(slot.index, kv):
+            return False
+        held = min(self._context.held_tokens(slot.index), len(resident.known) - 1)
+        if not self._context.drop_tail(slot.index, held):
+            self._empty(slot)
+            return False
+        slot.tokens = resident.known[:held]
+        resident.cached_tokens = min(held, resident.prompt_count)
+        return True
+
+    def _fill_slot(self, placement: Placement) -> int:
+        """Make the slot hold the placement's prefix and nothing else; how much it holds."""
+        assert self._context is not None, "load first"
+        slot, source, kept = placement.slot, placement.copy_from, placement.reused
+        if source is not None:
+            self._empty(slot)
+            if self._plan.streams:
+                if not self._context.copy(source.index, slot.index):
+                    return 0
+            else:
+                self._context.share(source.index, slot.index, kept)
+            slot.tokens = source.tokens[:kept]
+        if kept == 0 or not self._context.drop_tail(slot.index, kept):
+            self._empty(slot)
+            return 0
+        del slot.tokens[kept:]
+        return kept
+
+    def _empty(self, slot: Slot) -> None:
+        assert self._context is not None, "load first"
+        self._context.drop_tail(slot.index, 0)
+        slot.tokens = []
+
+    def _leave(self, resident: Resident) -> None:
+        """Take the sequence out; its slot is idle from now on and may remember its KV."""
+        del self._residents[resident.spec.sequence_id]
+        slot, resident.slot = resident.slot, None
+        if slot is None:
+            return
+        slot.is_busy, slot.idle_since = False, self._clock
+        if not self._reuses_prefix:
+            self._empty(slot)
+
+    # --- one decode -----------------------------------------------------------------------------
+    def _decode(self, budget: StepBudget) -> tuple[list[Chunk], list[SequenceOutput]]:
+        """Compute one batch. What does not fit fails alone, newest first; the rest goes on."""
+        context, failures = self._context, list[SequenceOutput]()
+        assert context is not None, "load first"
+        while True:
+            chunks = compose(
+                sorted(self._residents.values(), key=_service_order),
+                prefill_tokens_max=budget.prefill_tokens_max,
+                batch_tokens=context.batch_tokens,
+                replays_singly=self._replays_singly,
+            )
+            if not chunks:
+                return [], failures
+            code = context.decode(fill(context, chunks))
+            if code == DECODE_OK:
+                for chunk in chunks:
+                    _advance(chunk)
+                return chunks, failures
+            if code != DECODE_NO_KV_ROOM:
+                return [], failures + [self._fail(chunk.resident, _STEP_FAILED) for chunk in chunks]
+            if not self._forget_idle_slot():
+                newest = max((chunk.resident for chunk in chunks), key=lambda one: one.order)
+                failures.append(self._fail(newest, _NO_ROOM))
+
+    def _forget_idle_slot(self) -> bool:
+        """Drop what the least recently used idle slot remembers; False: there is none."""
+        idle = [slot for slot in self._slots if not slot.is_busy and slot.tokens]
+        if not idle:
+            return False
+        self._empty(min(idle, key=lambda slot: slot.idle_since))
+        return True
+
+    def _fail(self, resident: Resident, message: str) -> SequenceOutput:
+        """End a broken sequence; nothing of its KV is trusted."""
+        slot = resident.slot
+        output = resident.failure(message)
+        self._leave(resident)
+        if slot is not None:
+            self._empty(slot)
+        return output
+
+    # --- tokens ---------------------------------------------------------------------------------
+    def _choose_tokens(self, chunks: Sequence[Chunk]) -> list[SequenceOutput]:
+        assert self._context is not None, "load first"
+        row_count = sum(chunk.row_count for chunk in chunks)
+        if row_count == 0:
+            return []
+        logits = self._context.logits(row_count)
+        choosing: list[Resident] = []
+        rows: list[int] = []
+        outputs: list[SequenceOutput] = []
+        row = 0
+        for chunk in chunks:
+            if chunk.wants_all:
+                self._add_prompt_logprobs(chunk, logits[row : row + chunk.count])
+            row += chunk.row_count
+            if not chunk.wants_last:
+                continue
+            resident = chunk.resident
+            finish = resident.bound_reached(self._plan.window_tokens)
+            if finish is None:
+                choosing.append(resident)
+                rows.append(row - 1)
+            else:  # only prompt log-probabilities were wanted
+                outputs.append(resident.output(resident.output_count, [], finish))
+                self._leave(resident)
+        return outputs + self._sample(logits if len(rows) == row_count else logits[rows], choosing)
+
+    def _sample(
+        self, logits: NDArray[np.float32], choosing: Sequence[Resident]
+    ) -> list[SequenceOutput]:
+        outputs = []
+        choices = self._sampler.choose(logits, [one.draw() for one in choosing])
+        for resident, choice in zip(choosing, choices, strict=True):
+            if choice is None:
+                outputs.append(self._fail(resident, _NO_LOGITS))
+                continue
+            output, is_last = resident.accept(
+                choice,
+                is_end=choice.token_id in self._end_ids,
+                window_tokens=self._plan.window_tokens,
+            )
+            outputs.append(output)
+            if is_last:
+                self._leave(resident)
+        return outputs
+
+    def _add_prompt_logprobs(self, chunk: Chunk, rows: NDArray[np.float32]) -> None:
+        resident = chunk.resident
+        prompt, entries = resident.spec.prompt_tokens, resident.prompt_logprobs
+        if not entries:
+            entries.append(LogprobEntry(prompt[0], None))
+        top_count = resident.spec.sampling.logprobs_count or 0
+        for offset, row in enumerate(rows):
+            index = chunk.start + offset + 1
+            if index < len(prompt):
+                entries.append(self._sampler.logprob_of(row, prompt[index], top_count))
+
+
+def _service_order(resident: Resident) -> tuple[int, int]:
+    return (resident.spec.lane_rank, resident.order)
+
+
+def _advance(chunk: Chunk) -> None:
+    """The chunk's tokens are in the KV now."""
+    resident = chunk.resident
+    assert resident.slot is not None, "a sequence without a slot cannot be computed"
+    resident.slot.tokens.extend(resident.known[chunk.start : chunk.start + chunk.count])
