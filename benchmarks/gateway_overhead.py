@@ -50,6 +50,9 @@ class Sample:
     requests_per_s: list[float] = field(default_factory=list)
 
     def add(self, result: load.LoadResult) -> None:
+        for exchange in result.good:
+            if exchange.output_tokens != OUTPUT_TOKENS:
+                exchange.error = f"expected {OUTPUT_TOKENS} tokens, got {exchange.output_tokens}"
         if result.failures:
             sys.exit(f"{len(result.failures)} requests failed, first: {result.failures[0]}")
         self.total_ms += [exchange.total_ms for exchange in result.good]
@@ -140,7 +143,8 @@ def _measure(contestants: list[Contestant], rounds: int) -> dict[Key, Sample]:
                     sample.add(result)
                 p50 = measure.percentile(sample.total_ms, 50)
                 rate = measure.median(sample.requests_per_s)
-                print(f"{shape}{name} at {concurrency}: p50 {p50:.2f} ms, {rate:.0f} requests/s")
+                text = f"p50 {p50:.2f} ms, {rate:.0f} requests/s"
+                print(f"{shape}{name} at {concurrency}: {text}", flush=True)
     return samples
 
 

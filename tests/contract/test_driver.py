@@ -123,7 +123,8 @@ def test_load_reports_measured_facts_within_the_settings(bench: Bench) -> None:
     bench.loaded(slots=4, window_tokens=512)
     report = bench.report
     assert report is not None
-    assert report.size_bytes == Path(bench.path).stat().st_size
+    file_bytes = Path(bench.path).stat().st_size
+    assert 0.8 * file_bytes < report.size_bytes <= file_bytes  # the weights, without the vocabulary
     assert report.load_ms >= 0.0
     assert (report.slots, report.window_tokens) == (4, 512)
     assert report.kv_tokens >= report.window_tokens

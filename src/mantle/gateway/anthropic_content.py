@@ -131,6 +131,4 @@ def _can_merge(before: ChatMessage, after: ChatMessage) -> bool:
 def _merged(before: ChatMessage, after: ChatMessage) -> ChatMessage:
     texts = [text for text in (before.content, after.content) if text]
     calls = [*before.extra.get("tool_calls", ()), *after.extra.get("tool_calls", ())]
-    return ChatMessage(
-        before.role, PART_JOINT.join(texts), {"tool_calls": calls} if calls else {}
-    )
+    return ChatMessage(before.role, PART_JOINT.join(texts), {"tool_calls": calls} if calls else {})

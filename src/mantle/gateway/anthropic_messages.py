@@ -103,9 +103,7 @@ def parse(body: MessagesBody) -> Job:
             top_k=max(check.whole(body.top_k, "top_k", low=-1, high=2**31 - 1, default=0), 0),
             seed=check.seed(None),
         ),
-        max_output_tokens=check.whole(
-            body.max_tokens, "max_tokens", low=1, high=2**62, default=1
-        ),
+        max_output_tokens=check.whole(body.max_tokens, "max_tokens", low=1, high=2**62, default=1),
         stream=bool(body.stream),
         service_tier=check.one_of(body.service_tier, "service_tier", SERVICE_TIERS),
         stop_strings=check.stop_strings(body.stop_sequences, "stop_sequences"),

@@ -6,6 +6,7 @@ Invariant: exactly one response starts; once it has, errors can only be said ins
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
@@ -14,6 +15,8 @@ from mantle.core.errors import BodyTooLarge, Cancelled
 from mantle.core.ids import new_id
 
 Header = tuple[bytes, bytes]
+
+JSON: Final = b"application/json"
 
 
 class Exchange:
@@ -140,7 +143,7 @@ class Exchange:
         await self.write(b"" if self.method == "HEAD" else body, more=False)
 
     async def respond_json(self, body: bytes, headers: Iterable[Header] = ()) -> None:
-        await self.respond(200, body, content_type=b"application/json", headers=headers)
+        await self.respond(200, body, content_type=JSON, headers=headers)
 
 
 def speaks_anthropic(path: str, headers: dict[str, str]) -> bool:

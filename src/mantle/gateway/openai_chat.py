@@ -192,9 +192,7 @@ class ChatWriter:
         }
 
     def _open_choice(self, index: int) -> bytes:
-        self._openings[index] = self._head + (
-            b'{"index":%d,"delta":{"content":' % index
-        )
+        self._openings[index] = self._head + (b'{"index":%d,"delta":{"content":' % index)
         return b"".join(
             (
                 self._head,
@@ -210,9 +208,8 @@ class ChatWriter:
         scores = self._scores.body(event.scored) if event.scored else b"null"
         frames = []
         for piece in sse.pieces(event.text):
-            frames += [
-                opening, sse.encode(piece), b'},"logprobs":', scores, b',"finish_reason":null}]', tail,
-            ]  # fmt: skip
+            frames += (opening, sse.encode(piece), b'},"logprobs":', scores)
+            frames += (b',"finish_reason":null}]', tail)
             scores = b"null"
         return b"".join(frames)
 

@@ -31,7 +31,7 @@ from mantle.scheduler.port import QueueView
 from mantle.text.port import ModelText
 
 _SCORES_PER_FRAME = 12
-"""Prompt tokens whose scores share a stream frame: 20 alternatives each stay under a line's limit."""
+"""Prompt tokens whose scores share a frame: with 20 alternatives each they fit a line."""
 
 
 class CompletionBody(fields.OpenAIFields, kw_only=True):
@@ -262,9 +262,7 @@ class CompletionWriter:
             offset += len(detokenizer.feed((logprob.token_id,)))
         return pieces
 
-    def _output_pieces(
-        self, choice_index: int, scored: Sequence[ScoredToken]
-    ) -> list[ScoredPiece]:
+    def _output_pieces(self, choice_index: int, scored: Sequence[ScoredToken]) -> list[ScoredPiece]:
         if not scored:
             return []
         start = len(self._prompt_text(choice_index)) if self._echoes else 0

@@ -4,7 +4,7 @@ Invariant: the gateway reaches other stages through these ports only; wiring bui
 """
 
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import msgspec
@@ -109,4 +109,4 @@ class GatewayParts:
     clock: Clock
     health: Health
     metrics: GatewayMetrics
-    settings: GatewaySettings = GatewaySettings()
+    settings: GatewaySettings = field(default_factory=GatewaySettings)

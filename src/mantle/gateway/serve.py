@@ -6,6 +6,7 @@ ends with a real finish or an error frame; whatever happens, no generation is le
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mantle
@@ -24,6 +25,8 @@ from mantle.gateway.text_events import TextEvent
 from mantle.pool.port import CatalogueEntry
 from mantle.scheduler.port import Generation
 from mantle.text.port import ModelText
+
+Encode = Callable[[ModelText], list[Prompt]]
 
 DEADLINE_HEADER = "x-mantle-deadline-ms"
 
@@ -46,7 +49,8 @@ async def serve(turn: Turn, job: Job) -> None:
     account.model = entry.id
     exchange.watch()
     text = await parts.texts.get(entry)
-    prompts, tokenise_ms = await tokenise(turn, job, text)
+    _check_bias(job, text)
+    prompts, tokenise_ms = await _tokenise(turn, job.encode, text)
     exchange.raise_if_gone()
     sources = _enter(turn, job, entry, text, prompts, deadline_ms)
     account.lane = sources[0].generation.request.lane.value
@@ -65,14 +69,27 @@ async def serve(turn: Turn, job: Job) -> None:
         _settle(account, answer, sources)
 
 
-async def tokenise(turn: Turn, job: Job, text: ModelText) -> tuple[list[Prompt], float]:
-    """The job's prompts, off the event loop, and how long it took in milliseconds."""
-    bias_ids = (token_id for token_id, _ in job.sampling.logit_bias)
-    check.check_token_ids(bias_ids, "logit_bias", vocab_size=text.vocab_size)
+async def count(turn: Turn, model: str, encode: Encode) -> int:
+    """Input tokens of a prompt that is not run."""
+    entry = models.find(turn.parts, turn.principal, model)
+    turn.account.model = entry.id
+    text = await turn.parts.texts.get(entry)
+    prompts, tokenise_ms = await _tokenise(turn, encode, text)
+    turn.account.tokenised(tokenise_ms)
+    return sum(len(prompt.token_ids) for prompt in prompts)
+
+
+async def _tokenise(turn: Turn, encode: Encode, text: ModelText) -> tuple[list[Prompt], float]:
+    """Prompts, made off the event loop, and how long it took in milliseconds."""
     started_ms = turn.parts.clock.now_ms()
     loop = asyncio.get_running_loop()
-    prompts = await loop.run_in_executor(turn.parts.executor, job.encode, text)
+    prompts = await loop.run_in_executor(turn.parts.executor, encode, text)
     return prompts, turn.parts.clock.now_ms() - started_ms
+
+
+def _check_bias(job: Job, text: ModelText) -> None:
+    bias_ids = (token_id for token_id, _ in job.sampling.logit_bias)
+    check.check_token_ids(bias_ids, "logit_bias", vocab_size=text.vocab_size)
 
 
 def _enter(

@@ -1,4 +1,4 @@
-"""Which URL does what, and who may call it? The gateway's ASGI application.
+"""Who may call, and what does everybody get back? The gateway's ASGI application.
 
 Invariant: whatever comes in, one well-formed answer goes out in the route's own envelope; all but
 the open routes ask for a key before anything else. A bare ASGI callable: a framework's routing
@@ -6,42 +6,21 @@ and request objects would cost more than the rest of the gateway's work on a req
 """
 
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mantle.core.errors import (
-    Cancelled,
-    MantleError,
-    MethodNotAllowed,
-    NotFound,
-    Unavailable,
-)
+from mantle.core.errors import Cancelled, MantleError, MethodNotAllowed, NotFound, Unavailable
 from mantle.core.outcome import Outcome
-from mantle.gateway import anthropic_messages, models, openai_chat, openai_completions, wire_errors
+from mantle.gateway import wire_errors
 from mantle.gateway.account import Account
 from mantle.gateway.auth import authenticate
-from mantle.gateway.body import check_media_type, decode
-from mantle.gateway.exchange import Exchange
+from mantle.gateway.exchange import JSON, Exchange
 from mantle.gateway.parts import GatewayParts
-from mantle.gateway.serve import Turn, serve
+from mantle.gateway.routes import OPEN_ROUTES, find_route, method_of
+from mantle.gateway.serve import Turn
 
-JSON: Final = b"application/json"
 STATUS_CLIENT_GONE: Final = 499
-
-Handler = Callable[[Turn], Awaitable[None]]
-OpenHandler = Callable[[GatewayParts, Exchange], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One URL: its method, its metric label, what it does."""
-
-    method: str
-    label: str
-    handler: Handler
 
 
 def build_app(parts: GatewayParts) -> ASGIApp:
@@ -94,11 +73,16 @@ class Gateway:
         account.route = route.label if route else "unknown"
         principal = authenticate(self._parts.admission, exchange.headers)
         account.tenant = exchange.tenant_id = principal.tenant.id
-        if route is None:
-            raise NotFound(f"no such URL: {exchange.method} {exchange.path[:256]}")
-        if exchange.method != route.method:
-            raise MethodNotAllowed(f"{exchange.path[:256]} takes {route.method} only")
+        if route is None or exchange.method != route.method:
+            raise _no_such_route(exchange)
         await route.handler(Turn(self._parts, exchange, account, principal))
+
+
+def _no_such_route(exchange: Exchange) -> MantleError:
+    method = method_of(exchange.path)
+    if method is None:
+        return NotFound(f"no such URL: {exchange.method} {exchange.path[:256]}")
+    return MethodNotAllowed(f"{exchange.path[:256]} takes {method} only")
 
 
 def _was_left(exchange: Exchange, account: Account) -> bool:
@@ -119,70 +103,10 @@ async def _say(exchange: Exchange, error: Exception) -> None:
     envelope = wire_errors.anthropic_envelope if anthropic else wire_errors.openai_envelope
     headers = wire_errors.error_headers(error, anthropic=anthropic, jitter=random.random())
     if isinstance(error, MethodNotAllowed):
-        route = find_route(exchange.path)
-        headers.append((b"allow", route.method.encode() if route else b"GET, HEAD"))
+        headers.append((b"allow", (method_of(exchange.path) or "").encode()))
     status = wire_errors.row_of(error).status_for(anthropic=anthropic)
     body = envelope(error, exchange.request_id)
     await exchange.respond(status, body, content_type=JSON, headers=headers)
-
-
-# --- what the routes do -------------------------------------------------------------------------
-async def _body(turn: Turn) -> bytes:
-    check_media_type(turn.exchange.headers.get("content-type"))
-    return await turn.exchange.body(bytes_max=turn.parts.settings.body_bytes_max)
-
-
-async def _chat(turn: Turn) -> None:
-    await serve(turn, openai_chat.parse(decode(openai_chat.decoder, await _body(turn))))
-
-
-async def _completions(turn: Turn) -> None:
-    body = decode(openai_completions.decoder, await _body(turn))
-    await serve(turn, openai_completions.parse(body))
-
-
-async def _messages(turn: Turn) -> None:
-    body = decode(anthropic_messages.decoder, await _body(turn))
-    if turn.parts.settings.strict_api_version:
-        anthropic_messages.check_version(turn.exchange.headers.get("anthropic-version"), body)
-    await serve(turn, anthropic_messages.parse(body))
-
-
-async def _count_tokens(turn: Turn) -> None:
-    body = decode(anthropic_messages.count_decoder, await _body(turn))
-    input_tokens = await anthropic_messages.count(turn, body)
-    await turn.exchange.respond_json(anthropic_messages.count_reply(input_tokens))
-
-
-async def _list_models(turn: Turn) -> None:
-    await turn.exchange.respond_json(models.listing(turn.parts, turn.principal))
-
-
-async def _one_model(turn: Turn) -> None:
-    name = turn.exchange.path.split("/v1/models/", 1)[1]
-    await turn.exchange.respond_json(models.one(turn.parts, turn.principal, name))
-
-
-async def _root(parts: GatewayParts, exchange: Exchange) -> None:
-    await exchange.respond(200, b'{"service":"mantle"}', content_type=JSON)
-
-
-async def _health(parts: GatewayParts, exchange: Exchange) -> None:
-    await _say_health(exchange, parts.health.is_alive(), parts.health.reason())
-
-
-async def _ready(parts: GatewayParts, exchange: Exchange) -> None:
-    await _say_health(exchange, parts.health.is_ready(), parts.health.reason())
-
-
-async def _say_health(exchange: Exchange, is_well: bool, reason: str) -> None:
-    body = {"status": "ok"} if is_well else {"status": "unavailable", "reason": reason}
-    await exchange.respond(200 if is_well else 503, sse.encode(body), content_type=JSON)
-
-
-async def _metrics(parts: GatewayParts, exchange: Exchange) -> None:
-    body, content_type = parts.metrics.render()
-    await exchange.respond(200, body, content_type=content_type.encode())
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
@@ -191,39 +115,3 @@ async def _lifespan(receive: Receive, send: Send) -> None:
         await send({"type": message["type"] + ".complete"})
         if message["type"] == "lifespan.shutdown":
             return
-
-
-# --- the table ----------------------------------------------------------------------------------
-OPEN_ROUTES: Final[dict[str, OpenHandler]] = {
-    "/": _root,
-    "/health": _health,
-    "/ready": _ready,
-    "/metrics": _metrics,
-}
-_MODELS: Final = Route("GET", "models", _list_models)
-_MODEL: Final = Route("GET", "model", _one_model)
-_OPENAI: Final = {
-    "/v1/chat/completions": Route("POST", "chat_completions", _chat),
-    "/v1/completions": Route("POST", "completions", _completions),
-    "/v1/models": _MODELS,
-}
-_ANTHROPIC: Final = {
-    "/v1/messages": Route("POST", "messages", _messages),
-    "/v1/messages/count_tokens": Route("POST", "count_tokens", _count_tokens),
-    "/v1/models": _MODELS,
-}
-ROUTES: Final[dict[str, Route]] = {
-    **_OPENAI,
-    **_ANTHROPIC,
-    **{f"/openai{path}": route for path, route in _OPENAI.items()},
-    **{f"/anthropic{path}": route for path, route in _ANTHROPIC.items()},
-}
-_MODEL_PREFIXES: Final = tuple(f"{prefix}/v1/models/" for prefix in ("", "/openai", "/anthropic"))
-
-
-def find_route(path: str) -> Route | None:
-    """The route of a URL; None when there is none."""
-    route = ROUTES.get(path)
-    if route is None and path.startswith(_MODEL_PREFIXES):
-        return _MODEL
-    return route

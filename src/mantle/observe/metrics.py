@@ -7,7 +7,14 @@ label only when the operator opted in; content never comes here.
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from mantle.core.ids import ModelId
@@ -26,6 +33,7 @@ class Metrics:
     """All metrics of one server, in a registry of its own."""
 
     def __init__(self, *, tenant_label: bool = False) -> None:
+        disable_created_metrics()  # a second series for each counter that nobody asked for
         self._tenant_label = tenant_label
         self._registry = registry = CollectorRegistry()
         tenant = ("tenant",) if tenant_label else ()

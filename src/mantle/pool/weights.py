@@ -7,14 +7,16 @@ it is complete.
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mantle.core.errors import LoadFailed
+from mantle.core.errors import EngineFailed, LoadFailed
 from mantle.core.script import read_script
-from mantle.pool.catalogue import CatalogueError
+from mantle.pool.catalogue import CatalogueError, model_id
+from mantle.pool.port import CatalogueEntry
+from mantle.text.chat_template import ChatTemplate
 from mantle.text.llama_library import VocabularyFile, llama_cpp
 
 Progress = Callable[[int, int], None]
@@ -57,6 +59,32 @@ def read_weights(path: Path, *, progress: Progress | None = None) -> WeightsFact
     except OSError as error:
         reason = (error.strerror or "unknown fault").lower()
         raise CatalogueError(f"{path}: cannot be read: {reason}") from error
+
+
+def entry_for(
+    path: Path,
+    facts: WeightsFacts,
+    *,
+    name: str,
+    created_s: int,
+    aliases: Sequence[str] = (),
+) -> CatalogueEntry:
+    """A catalogue entry for weights that stay where they are."""
+    return CatalogueEntry(
+        id=model_id(name),
+        driver=facts.driver,
+        path=str(path.absolute()),
+        digest=facts.digest,
+        size_bytes=facts.size_bytes,
+        window_tokens=facts.window_tokens,
+        created_s=created_s,
+        display_name=name,
+        quantization=facts.quantization,
+        parameters_count=facts.parameters_count,
+        template_digest=facts.template_digest,
+        kv_bytes_per_token=facts.kv_bytes_per_token,
+        aliases=tuple(aliases),
+    )
 
 
 def file_digest(path: Path, *, progress: Progress | None = None) -> str:
@@ -130,6 +158,8 @@ def _gguf_facts(path: Path, digest: str) -> WeightsFacts:
                 f"{path}: does not say how long a context its model has",
                 hint=f"the key {architecture}.context_length is missing; convert the model again",
             )
+        if template is not None:
+            _check_template(path, template)
         file_type = file.metadata("general.file_type")
         return WeightsFacts(
             driver="llama_cpp",
@@ -142,6 +172,15 @@ def _gguf_facts(path: Path, digest: str) -> WeightsFacts:
             template_digest=hashlib.sha256(template.encode()).hexdigest() if template else "",
             kv_bytes_per_token=_kv_bytes_per_token(file, architecture),
         )
+
+
+def _check_template(path: Path, template: str) -> None:
+    try:
+        ChatTemplate(template)
+    except EngineFailed as error:
+        raise CatalogueError(
+            f"{path}: its chat template does not compile", hint="convert the model again"
+        ) from error
 
 
 def _kv_bytes_per_token(file: VocabularyFile, architecture: str) -> int:

@@ -1,0 +1,506 @@
+"""Stand-ins for the stages right of the gateway, and a tiny ASGI client that records sends."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from mantle.admission.port import Ask
+from mantle.core.clock import SystemClock
+from mantle.core.errors import Cancelled, PromptTooLong, Unauthenticated, UnknownModel
+from mantle.core.ids import ModelId, ProjectId, RequestId, TenantId
+from mantle.core.lane import Lane
+from mantle.core.outcome import FinishReason
+from mantle.core.request import Request
+from mantle.core.tenant import Principal, Tenant
+from mantle.core.tokens import TokenLogprob, Usage
+from mantle.gateway.parts import GatewayParts, GatewaySettings
+from mantle.gateway.server import build_app
+from mantle.pool.port import CatalogueEntry, ModelState, ResidencyState
+from mantle.scheduler.port import Ended, Phases, QueueView, TokenChunk
+from mantle.text.detokenizer import Utf8Detokenizer
+from mantle.text.port import ChatMessage, SpecialTokens
+
+KEY = "sk-test"
+WINDOW_TOKENS = 4096
+TURN_ID, END_ID, BOS_ID = 256, 257, 258
+FIRST_PIECE_ID = 300
+
+
+class PieceText:
+    """Byte tokens 0–255, three special tokens, and pieces registered by scripts."""
+
+    vocab_size = 100_000
+    special = SpecialTokens(bos_id=BOS_ID, end_ids=frozenset({END_ID}))
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.chats: list[tuple[list[ChatMessage], Any, Any]] = []
+
+    def piece(self, piece: str | bytes) -> int:
+        raw = piece.encode() if isinstance(piece, str) else piece
+        if len(raw) == 1:
+            return raw[0]
+        if raw not in self._pieces:
+            self._pieces.append(raw)
+        return FIRST_PIECE_ID + self._pieces.index(raw)
+
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+    ) -> list[int]:
+        self.chats.append((list(messages), tools, template_kwargs))
+        token_ids = [BOS_ID, *(json.dumps(tools).encode() if tools else b"")]
+        for message in messages:
+            token_ids += [TURN_ID, *f"{message.role}\n{message.content}".encode(), END_ID]
+        return [*token_ids, TURN_ID]
+
+    def encode(self, text: str) -> list[int]:
+        return [BOS_ID, *text.encode()]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id >= FIRST_PIECE_ID:
+            index = token_id - FIRST_PIECE_ID
+            return self._pieces[index] if index < len(self._pieces) else b"?"
+        return b"" if token_id >= TURN_ID else bytes([token_id])
+
+    def token_text(self, token_id: int) -> str:
+        if TURN_ID <= token_id < FIRST_PIECE_ID:
+            return f"<|{token_id}|>"
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def detokenizer(self) -> Utf8Detokenizer:
+        return Utf8Detokenizer(self.token_bytes)
+
+
+Step = tuple[str | bytes, ...] | asyncio.Event | Exception
+"""One step of a script: a chunk of tokens, a wait, or a failure."""
+
+
+@dataclass
+class Script:
+    """What each generation does."""
+
+    steps: Sequence[Step] = (("hello",), (" world",))
+    finish: FinishReason = FinishReason.END
+    cached_tokens: int = 0
+    logprob: float = -0.5
+    view: QueueView | None = None
+
+
+class FakeGeneration:
+    """Replays a script; counts how often it was cancelled or stopped."""
+
+    def __init__(self, request: Request, script: Script, text: PieceText) -> None:
+        self.request = request
+        self.ended: Ended | None = None
+        self.cancel_count = 0
+        self.stopped_at: int | None = None
+        self.was_read = False
+        self._script = script
+        self._text = text
+        self._output_tokens = 0
+        self._gone = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        self.was_read = True
+        owes_prompt = self.request.prompt_logprobs
+        for step in self._script.steps:
+            if isinstance(step, asyncio.Event):
+                await self._wait(step)
+                continue
+            if isinstance(step, Exception):
+                raise step
+            left = self.request.max_output_tokens - self._output_tokens
+            token_ids = tuple(self._text.piece(piece) for piece in step)[:left]
+            prompt = self._prompt_logprobs() if owes_prompt else None
+            owes_prompt = False
+            yield TokenChunk(self._output_tokens, token_ids, self._logprobs(token_ids), prompt)
+            self._output_tokens += len(token_ids)
+            if self._output_tokens >= self.request.max_output_tokens:
+                self._end(FinishReason.LENGTH)
+                return
+        self._end(self._script.finish)
+
+    async def _wait(self, event: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._gone.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._gone.is_set():
+            raise Cancelled("cancelled")
+
+    def _end(self, finish: FinishReason) -> None:
+        lane = self.request.lane
+        self.ended = Ended(finish, self.usage_so_far(), self.phases_so_far(), lane)
+
+    def _logprobs(self, token_ids: tuple[int, ...]) -> tuple[TokenLogprob, ...] | None:
+        count = self.request.sampling.logprobs_count
+        if count is None:
+            return None
+        return tuple(self._scored(token_id, self._script.logprob, count) for token_id in token_ids)
+
+    def _prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
+        count = self.request.sampling.logprobs_count or 0
+        first, *rest = self.request.prompt_tokens
+        return (TokenLogprob(first, None), *(self._scored(token, -1.5, count) for token in rest))
+
+    def _scored(self, token_id: int, logprob: float, count: int) -> TokenLogprob:
+        others = [(65 + place, -2.0 - place) for place in range(count - 1)]
+        return TokenLogprob(token_id, logprob, (*((token_id, logprob),), *others)[:count])
+
+    def queue_view(self) -> QueueView | None:
+        return self._script.view
+
+    def usage_so_far(self) -> Usage:
+        prompt_tokens = len(self.request.prompt_tokens)
+        return Usage(prompt_tokens, self._script.cached_tokens, self._output_tokens)
+
+    def phases_so_far(self) -> Phases:
+        return Phases(1.0, 2.0, 3.0)
+
+    def cancel(self) -> None:
+        self.cancel_count += 1
+        self._gone.set()
+
+    def stop_at(self, output_tokens: int) -> None:
+        self.stopped_at = output_tokens
+
+
+_LANES = {"priority": Lane.PRIORITY, "flex": Lane.FLEX, "reserved": Lane.RESERVED}
+
+
+class FakeAdmission:
+    """One key, one tenant; every ask replays `script`, or raises `refusal`."""
+
+    def __init__(self, text: PieceText) -> None:
+        self.script = Script()
+        self.refusal: Exception | None = None
+        self.refuse_from_ask = 0
+        self.asks: list[Ask] = []
+        self.generations: list[FakeGeneration] = []
+        self._text = text
+
+    def authenticate(self, api_key: str | None) -> Principal:
+        if api_key != KEY:
+            raise Unauthenticated("this API key is not valid")
+        return Principal(Tenant(TenantId("tenant-a")), ProjectId("project-a"))
+
+    def check_model(self, principal: Principal, model_id: ModelId) -> None:
+        if model_id == "archived":
+            raise UnknownModel("the model is archived")
+
+    def enter(self, principal: Principal, ask: Ask) -> list[FakeGeneration]:
+        self.asks.append(ask)
+        if self.refusal is not None and len(self.asks) > self.refuse_from_ask:
+            raise self.refusal
+        room = WINDOW_TOKENS - len(ask.prompt_tokens)
+        if room < 1:
+            raise PromptTooLong(
+                prompt_tokens=len(ask.prompt_tokens),
+                window_tokens=WINDOW_TOKENS,
+                param=ask.prompt_param,
+            )
+        generations = [
+            FakeGeneration(self._request(principal, ask, branch, room), self.script, self._text)
+            for branch in range(ask.n)
+        ]
+        self.generations += generations
+        return generations
+
+    def _request(self, principal: Principal, ask: Ask, branch: int, room: int) -> Request:
+        return Request(
+            id=RequestId(f"r{len(self.generations)}.{branch}"),
+            tenant_id=principal.tenant.id,
+            project_id=principal.project_id,
+            model_id=ask.model_id,
+            lane=_LANES.get(ask.service_tier or "", Lane.STANDARD),
+            prompt_tokens=ask.prompt_tokens,
+            sampling=ask.sampling,
+            max_output_tokens=min(ask.max_output_tokens or room, room),
+            accepted_ms=0.0,
+            branch_index=branch,
+            prompt_logprobs=ask.prompt_logprobs,
+        )
+
+
+def entry(name: str, **changes: Any) -> CatalogueEntry:
+    values: dict[str, Any] = {
+        "id": ModelId(name),
+        "driver": "scripted",
+        "path": "",
+        "digest": "d" * 64,
+        "size_bytes": 1,
+        "window_tokens": WINDOW_TOKENS,
+        "created_s": 1_700_000_000,
+        "display_name": name.upper(),
+    }
+    return CatalogueEntry(**{**values, **changes})
+
+
+class FakeCatalogue:
+    def __init__(self) -> None:
+        self.models = [
+            entry("m", aliases=("claude-sonnet-4",)),
+            entry("archived", state=ModelState.ARCHIVED),
+        ]
+
+    def entries(self) -> list[CatalogueEntry]:
+        return self.models
+
+    def find(self, name: str) -> CatalogueEntry | None:
+        named = (model for model in self.models if name in (model.id, *model.aliases))
+        return next(named, None)
+
+
+class FakePool:
+    def residency(self, model_id: ModelId) -> ResidencyState:
+        return ResidencyState.READY
+
+    def window_tokens(self, model_id: ModelId) -> int:
+        return WINDOW_TOKENS
+
+
+class FakeTexts:
+    def __init__(self, text: PieceText) -> None:
+        self.text = text
+        self.failure: Exception | None = None
+
+    async def get(self, entry: CatalogueEntry) -> PieceText:
+        if self.failure is not None:
+            raise self.failure
+        return self.text
+
+
+class FakeHealth:
+    alive = True
+    ready = True
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def reason(self) -> str:
+        return "no worker"
+
+
+class RecordingMetrics:
+    """Keeps every observation as (name, values)."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, dict[str, Any]]] = []
+
+    def request_finished(self, **values: Any) -> None:
+        self.seen.append(("request_finished", values))
+
+    def tokens_used(self, **values: Any) -> None:
+        self.seen.append(("tokens_used", values))
+
+    def queue_wait(self, wait_ms: float, **values: Any) -> None:
+        self.seen.append(("queue_wait", {"ms": wait_ms, **values}))
+
+    def ttft(self, ttft_ms: float, **values: Any) -> None:
+        self.seen.append(("ttft", {"ms": ttft_ms, **values}))
+
+    def token_gap(self, gap_ms: float, **values: Any) -> None:
+        self.seen.append(("token_gap", {"ms": gap_ms, **values}))
+
+    def phase(self, phase: str, phase_ms: float, **values: Any) -> None:
+        self.seen.append((phase, {"ms": phase_ms, **values}))
+
+    def render(self) -> tuple[bytes, str]:
+        return b"# metrics\n", "text/plain; version=0.0.4"
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [values for seen, values in self.seen if seen == name]
+
+
+@dataclass
+class Reply:
+    """What the application sent."""
+
+    status: int
+    headers: dict[str, str]
+    sends: list[bytes]
+    is_complete: bool
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.sends)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def frames(self) -> list[str]:
+        return [frame for frame in self.body.decode().split("\n\n") if frame]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The data of all SSE events but [DONE]."""
+        lines = [line for frame in self.frames for line in frame.split("\n")]
+        payloads = [line[6:] for line in lines if line.startswith("data: ")]
+        return [json.loads(payload) for payload in payloads if payload != "[DONE]"]
+
+
+class Call:
+    """One request in flight, with its client's side of the connection."""
+
+    def __init__(self, app: Any, method: str, path: str, body: bytes, headers: dict[str, str]):
+        self._body = body
+        self._was_read = False
+        self._disconnected = asyncio.Event()
+        self._changed = asyncio.Event()
+        self.messages: list[dict[str, Any]] = []
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()],
+        }
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._was_read:
+            self._was_read = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._disconnected.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        self._changed.set()
+
+    def disconnect(self) -> None:
+        self._disconnected.set()
+
+    async def until(self, text: bytes) -> None:
+        """Wait until `text` has been sent."""
+        while text not in self.reply.body:
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), 5)
+
+    @property
+    def reply(self) -> Reply:
+        start = self.messages[0] if self.messages else {"status": 0, "headers": []}
+        bodies = self.messages[1:]
+        return Reply(
+            start["status"],
+            {k.decode(): v.decode() for k, v in start["headers"]},
+            [message["body"] for message in bodies if message["body"]],
+            bool(bodies) and not bodies[-1]["more_body"],
+        )
+
+    async def finished(self) -> Reply:
+        await asyncio.wait_for(asyncio.shield(self.task), 5)
+        return self.reply
+
+
+@dataclass
+class Harness:
+    """The gateway with fakes around it."""
+
+    settings: GatewaySettings = field(default_factory=GatewaySettings)
+
+    def __post_init__(self) -> None:
+        self.text = PieceText()
+        self.admission = FakeAdmission(self.text)
+        self.catalogue = FakeCatalogue()
+        self.texts = FakeTexts(self.text)
+        self.health = FakeHealth()
+        self.metrics = RecordingMetrics()
+        self.executor = ThreadPoolExecutor(1)
+        self.app = build_app(
+            GatewayParts(
+                admission=self.admission,
+                catalogue=self.catalogue,
+                pool=FakePool(),
+                texts=self.texts,
+                executor=self.executor,
+                clock=SystemClock(),
+                health=self.health,
+                metrics=self.metrics,
+                settings=self.settings,
+            )
+        )
+
+    def script(self, *steps: Step, **changes: Any) -> None:
+        self.admission.script = Script(steps, **changes)
+
+    def open(
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        method: str = "POST",
+        headers: dict[str, str] | None = None,
+        key: str | None = KEY,
+    ) -> Call:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {"content-type": "application/json", **(headers or {})}
+        if key is not None:
+            sent["authorization"] = f"Bearer {key}"
+        return Call(self.app, method, path, b"" if body is None else raw, sent)
+
+    async def call(self, path: str, body: Any = None, **kwargs: Any) -> Reply:
+        return await self.open(path, body, **kwargs).finished()
+
+    async def get(self, path: str, **kwargs: Any) -> Reply:
+        return await self.call(path, method="GET", **kwargs)
+
+    async def chat(self, **fields: Any) -> Reply:
+        return await self.call("/v1/chat/completions", chat_body(**fields))
+
+    async def messages(self, **fields: Any) -> Reply:
+        return await self.call("/v1/messages", message_body(**fields))
+
+    async def completions(self, **fields: Any) -> Reply:
+        body = {"model": "m", "prompt": "go", **fields}
+        return await self.call("/v1/completions", body)
+
+
+def user(content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content}]
+
+
+def chat_body(**fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": user("Hello"), **fields}
+
+
+def message_body(**fields: Any) -> dict[str, Any]:
+    return {"model": "m", "max_tokens": 50, "messages": user("Hello"), **fields}
+
+
+def chat_text(reply: Reply, index: int = 0) -> str:
+    """Joined content of one choice, streamed or not."""
+    if not reply.headers["content-type"].startswith("text/event-stream"):
+        return str(reply.json()["choices"][index]["message"]["content"])
+    return "".join(
+        choice["delta"].get("content", "")
+        for event in reply.events
+        for choice in event.get("choices", ())
+        if choice["index"] == index
+    )
+
+
+def message_text(reply: Reply) -> str:
+    """Joined text of a message, streamed or not."""
+    if not reply.headers["content-type"].startswith("text/event-stream"):
+        return "".join(block["text"] for block in reply.json()["content"])
+    return "".join(
+        event["delta"]["text"]
+        for event in reply.events
+        if event["type"] == "content_block_delta"
+    )
