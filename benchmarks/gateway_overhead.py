@@ -9,7 +9,8 @@ How to read it. Three contestants answer the same chat request (one user message
 the tail of the machine counts against the contestant. Both at concurrency 1. `requests_per_s` is
 at concurrency 64. Keys that begin with `stream_` are the same for streamed replies; `litellm_`
 keys are LiteLLM's. All processes of a contestant are pinned to the last core; client and mock run
-on core 0. Rounds are interleaved; a failed request fails the benchmark.
+on core 0. Rounds are interleaved. A failed request of Mantle or the mock fails the benchmark; one
+of LiteLLM is left out of its numbers and counted in `failed_count`.
 Goals: added p50 <= 1.5 ms and p99 <= 4 ms; requests_per_s at least 5 times LiteLLM's.
 """
 
@@ -48,13 +49,13 @@ class Sample:
     total_ms: list[float] = field(default_factory=list)
     ttft_ms: list[float] = field(default_factory=list)
     requests_per_s: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def add(self, result: load.LoadResult) -> None:
         for exchange in result.good:
             if exchange.output_tokens != OUTPUT_TOKENS:
                 exchange.error = f"expected {OUTPUT_TOKENS} tokens, got {exchange.output_tokens}"
-        if result.failures:
-            sys.exit(f"{len(result.failures)} requests failed, first: {result.failures[0]}")
+        self.failures += result.failures
         self.total_ms += [exchange.total_ms for exchange in result.good]
         self.ttft_ms += [exchange.ttft_ms for exchange in result.good]
         self.requests_per_s.append(result.requests_per_s)
@@ -141,6 +142,8 @@ def _measure(contestants: list[Contestant], rounds: int) -> dict[Key, Sample]:
                 sample = samples[name, shape, concurrency] = Sample()
                 for result in results:
                     sample.add(result)
+                if sample.failures and name != "litellm":
+                    sys.exit(f"{len(sample.failures)} requests failed: {sample.failures[0]}")
                 p50 = measure.percentile(sample.total_ms, 50)
                 rate = measure.median(sample.requests_per_s)
                 text = f"p50 {p50:.2f} ms, {rate:.0f} requests/s"
@@ -163,6 +166,7 @@ def _result(samples: dict[Key, Sample]) -> dict[str, Any]:
             "ttft_ms_p50": measure.percentile(sample.ttft_ms, 50),
             "requests_per_s": measure.median(sample.requests_per_s),
             "requests_per_s_iqr": measure.iqr(sample.requests_per_s),
+            "failed_count": len(sample.failures),
         }
         result["by_concurrency"].setdefault(str(concurrency), {})[shape + name] = facts
         prefix = {"mantle": shape, "litellm": f"{shape}litellm_"}.get(name)

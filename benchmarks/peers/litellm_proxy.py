@@ -1,7 +1,8 @@
 """How is the peer LiteLLM run? The newest proxy that pip finds, in its own environment.
 
 Invariant: set up for speed, as its documentation advises: one worker, logging and telemetry off,
-no database, a static key; nothing is fetched while it runs.
+no database, a static key, httptools instead of uvicorn's slower default parser; nothing is fetched
+while it runs.
 """
 
 import contextlib
@@ -34,7 +35,8 @@ def install() -> str:
     if not (CACHE / "bin" / "litellm").exists():
         print(f"installing litellm[proxy], once, in {CACHE}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(CACHE)], check=True)
-        command = [str(PYTHON), "-m", "pip", "install", "--quiet", "litellm[proxy]"]
+        packages = ["litellm[proxy]", "httptools", "uvloop"]
+        command = [str(PYTHON), "-m", "pip", "install", "--quiet", *packages]
         subprocess.run(command, check=True)
     code = "from importlib.metadata import version; print(version('litellm'))"
     result = subprocess.run([str(PYTHON), "-c", code], capture_output=True, text=True, check=True)

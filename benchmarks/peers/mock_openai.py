@@ -81,6 +81,8 @@ def running_mock(port: int, *, prefix: Sequence[str] = ()) -> Iterator[str]:
     command += ["--port", str(port)]
     command += ["--app-dir", str(Path(__file__).resolve().parents[1]), "--log-level", "warning"]
     command += ["--no-access-log", "--loop", "uvloop", "--http", "httptools"]
+    # LiteLLM keeps its upstream connections; an early close would cost it failed requests.
+    command += ["--timeout-keep-alive", "600"]
     url = f"http://127.0.0.1:{port}"
     with running(command, ready_url=f"{url}/v1/models", ready_s=20):
         yield url

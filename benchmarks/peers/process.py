@@ -6,8 +6,10 @@ Invariant: the block is entered only when the server answers, and no child outli
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -37,7 +39,11 @@ def running(
     environment: dict[str, str] | None = None,
     log_path: Path | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A server process, from the moment that `ready_url` answers 200 until the block ends."""
+    """A server process, from the moment that `ready_url` answers 200 until the block ends.
+
+    A SIGTERM to the benchmark ends the block too.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.ExitStack() as stack:
         output: Any = subprocess.DEVNULL
         if log_path is not None:

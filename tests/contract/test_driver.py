@@ -106,6 +106,14 @@ def run(driver: Driver, *specs: SequenceSpec) -> list[SequenceOutput]:
     return [one for report in drive_to_end(driver, BUDGET) for one in report.outputs]
 
 
+def decoding(bench: Bench) -> Driver:
+    """A driver with one sequence (id 0) that decodes, so that prefill budgets bind."""
+    driver = bench.loaded()
+    driver.admit(sequence(0, output=50))
+    driver.step(BUDGET)
+    return driver
+
+
 def tokens_of(outputs: list[SequenceOutput], sequence_id: int) -> list[int]:
     """All tokens of one sequence; fails where an index does not follow the one before."""
     tokens: list[int] = []
@@ -224,11 +232,11 @@ def test_prefill_keeps_to_its_budget_while_others_decode(bench: Bench) -> None:
 
 
 def test_prefill_serves_the_better_lane_first(bench: Bench) -> None:
-    driver = bench.loaded()
-    driver.admit(sequence(1, prompt_tokens=32, lane_rank=3))
-    driver.admit(sequence(2, prompt_tokens=32, lane_rank=1, salt=1))
+    driver = decoding(bench)
+    driver.admit(sequence(1, prompt_tokens=32, lane_rank=3, salt=1))
+    driver.admit(sequence(2, prompt_tokens=32, lane_rank=1, salt=2))
     report = driver.step(StepBudget(prefill_tokens_max=32))
-    assert [one.sequence_id for one in report.outputs] == [2]
+    assert {one.sequence_id for one in report.outputs} == {0, 2}
 
 
 @pytest.mark.parametrize("reuse", [True, False])
@@ -240,7 +248,7 @@ def test_shared_prefix_is_counted_as_cached_when_reuse_is_on(bench: Bench, reuse
     report = driver.step(BUDGET)
     [cached] = [one.cached_tokens for one in report.outputs if one.sequence_id == 2]
     assert (0 < cached < 64) if reuse else cached == 0
-    assert report.prefill_tokens == 64 - cached
+    assert report.prefill_tokens in (64 - cached, 0)  # a lone last token may count as decode
 
 
 def test_kv_in_use_stays_within_what_was_reported(bench: Bench) -> None:
@@ -323,13 +331,13 @@ def test_parked_sequence_continues_where_it_was(bench: Bench, keep_kv: bool) -> 
 
 
 def test_sequence_parked_before_its_first_token_starts_over(bench: Bench) -> None:
-    driver = bench.loaded()
-    driver.admit(sequence(1, prompt_tokens=64))
+    driver = decoding(bench)
+    driver.admit(sequence(1, prompt_tokens=64, salt=1))
     driver.step(StepBudget(prefill_tokens_max=16))
     parked = driver.park(1, keep_kv=True)
     assert parked is not None
     assert parked.output_tokens == []
-    driver.resume(sequence(2, prompt_tokens=64), parked)
+    driver.resume(sequence(2, prompt_tokens=64, salt=1), parked)
     outputs = [one for report in drive_to_end(driver, BUDGET) for one in report.outputs]
     assert len(tokens_of(outputs, 2)) == 8
 

@@ -1,4 +1,4 @@
-"""Does the official Anthropic client work by changing only the base URL? Strict validation is on."""
+"""Does the official Anthropic client work by changing only the base URL? Strictly validated."""
 
 import json
 

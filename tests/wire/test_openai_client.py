@@ -42,7 +42,7 @@ def test_chat_stream_equals_the_whole(openai_client):
 
 def test_chat_stream_helper(openai_client):
     with openai_client.chat.completions.stream(model=MODEL, messages=HELLO, max_tokens=8) as stream:
-        final = [event for event in stream][-1]
+        final = list(stream)[-1]
     assert final is not None
     assert stream.get_final_completion().choices[0].message.content
 

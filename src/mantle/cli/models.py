@@ -166,6 +166,6 @@ def _show_speeds(original: Path, copy: Path) -> None:
     ratio = f"{after / before:.2f} times as fast" if before > 0 else "not comparable"
     sizes = f"{copy.stat().st_size / original.stat().st_size:.2f} times the size"
     click.echo(
-        f"original {before:.0f} tokens/s, copy {after:.0f} tokens/s (one sequence): "
-        f"{ratio}, {sizes}"
+        f"original {before:.0f} tokens/s, copy {after:.0f} tokens/s (one sequence, one "
+        f"thread): {ratio}, {sizes}"
     )

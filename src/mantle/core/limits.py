@@ -51,6 +51,24 @@ TEMPLATE_RENDER_S_MAX: Final = 2.0
 TEMPLATE_OUTPUT_CHARS_MAX: Final = 64 * 1024 * 1024
 """Text one chat template may write. Beyond: a hostile model file exhausts memory."""
 
+TEMPLATE_SOURCE_CHARS_MAX: Final = 128 * 1024
+"""Longest chat template. Beyond: compiling it alone takes seconds."""
+
+TEMPLATE_SCRATCH_FACTOR: Final = 8
+"""Text that one render may create, as a multiple of what it may write. Beyond: memory."""
+
+TEMPLATE_NODES_MAX: Final = 1_000_000
+"""Values in one nested list a template makes. Beyond: comparing or printing it owns a core."""
+
+TEMPLATE_COUNT_MAX: Final = 100_000
+"""Largest width or count a template gives to a filter or method. Beyond: padding as an attack."""
+
+TEMPLATE_INTEGER_BITS_MAX: Final = 16_384
+"""Largest integer a template may compute. Beyond: arithmetic itself becomes slow."""
+
+TEMPLATE_JSON_PADDING_CHARS_MAX: Final = 64
+"""Longest `indent` or separator of `tojson`. Beyond: it is written once a value."""
+
 # --- the worker link ----------------------------------------------------------------------------
 FRAME_BYTES_MAX: Final = 512 * 1024 * 1024
 """Largest message between dispatcher and worker (a parked sequence's KV). Beyond: corrupt link."""

@@ -19,17 +19,9 @@ from numpy.typing import NDArray
 from mantle.core import limits
 from mantle.core.sampling import SamplingParams
 from mantle.engine.logprobs import IdArray, LogitRow, logprob_entry
-from mantle.engine.noise import (
-    NOISE_MAX,
-    NOISE_RANGE,
-    bits_above,
-    gumbel,
-    gumbel_of,
-    hash_bits,
-    noise_key,
-)
+from mantle.engine.noise import NOISE_RANGE, NoiseField, bits_above, gumbel, noise_key
 from mantle.engine.port import LogprobEntry
-from mantle.engine.truncation import depth_of_min_p, kept_ids
+from mantle.engine.truncation import NucleusTest, depth_of_min_p, kept_ids
 
 _TEMPERATURE_MIN: Final = 1e-6
 """Smaller temperatures count as this one. Beyond: 1/temperature overflows."""
@@ -106,6 +98,7 @@ class Sampler:
     def __init__(self, vocab_size: int) -> None:
         self._adjusted = np.empty(vocab_size, np.float32)
         self._scratch = np.empty(vocab_size, np.float32)
+        self._noise = NoiseField(vocab_size)
 
     def choose(self, logits: Logits, draws: Sequence[Draw]) -> list[Choice | None]:
         """One choice a row, in order; None for a row without a usable (finite) largest logit.
@@ -160,43 +153,51 @@ class Sampler:
         temperature = max(params.temperature, _TEMPERATURE_MIN)
         depth = depth_of_min_p(params.min_p)
         if params.top_k == 0 and params.top_p >= 1.0:
-            return _sample_untruncated(row, peak, temperature, depth, key)
-        ids = kept_ids(row, peak, temperature, params, self._scratch)
+            return self._loudest(row, peak, temperature, depth, key, near_only=depth <= _NEAR)
+        if params.top_k == 0:
+            nucleus = NucleusTest(row, peak, temperature, params.top_p, self._scratch)
+            near = np.flatnonzero(row >= np.float32(peak - _NEAR * temperature))
+            near_only = depth <= _NEAR or nucleus.is_within(near)
+            token_id = self._loudest(row, peak, temperature, depth, key, near_only=near_only)
+            if nucleus.surely_has(token_id):
+                return token_id
+        ids = kept_ids(row, peak, temperature, params)
         scaled = _scaled(row, ids, peak, temperature)
         alive = scaled >= -min(depth, NOISE_RANGE)
         ids = ids[alive]
         return _winner(ids, scaled[alive] + gumbel(key, ids))
 
+    def _loudest(
+        self,
+        row: LogitRow,
+        peak: float,
+        temperature: float,
+        depth: float,
+        key: int,
+        *,
+        near_only: bool,
+    ) -> int:
+        """Gumbel-max over all ids within `depth` of the peak, in two passes (or the first alone).
 
-def _sample_untruncated(
-    row: LogitRow, peak: float, temperature: float, depth: float, key: int
-) -> int:
-    """Gumbel-max over all ids within `depth` of the peak, in two passes.
-
-    1. Ids near the peak get their noise; the best score of them is the score to beat.
-    2. Of the others, those that the largest possible noise could lift above it are hashed; only
-       a hash above a common bound is worth its two logarithms.
-    """
-    near_depth = min(depth, _NEAR)
-    near_bound = np.float32(peak - near_depth * temperature)
-    ids = np.flatnonzero(row >= near_bound)
-    scaled = _scaled(row, ids, peak, temperature)
-    if depth <= _NEAR:
-        alive = scaled >= -depth
-        ids, scaled = ids[alive], scaled[alive]
-    scores = scaled + gumbel(key, ids)
-    if depth <= _NEAR:
-        return _winner(ids, scores)
-    best = float(scores.max())
-    far_depth = min(depth, NOISE_MAX - best) + _ROUNDING_SLACK
-    far = np.flatnonzero((row < near_bound) & (row >= np.float32(peak - far_depth * temperature)))
-    bits = hash_bits(key, far.astype(np.uint64))
-    lifted = bits >= np.uint64(bits_above(best + near_depth - _ROUNDING_SLACK))
-    far, bits = far[lifted], bits[lifted]
-    far_scaled = _scaled(row, far, peak, temperature)
-    alive = far_scaled >= -depth
-    far_scores = far_scaled[alive] + gumbel_of(bits[alive])
-    return _winner(np.concatenate((ids, far[alive])), np.concatenate((scores, far_scores)))
+        1. Ids near the peak get their noise; the best score of them is the score to beat.
+        2. Of the others only those can win whose noise exceeds a common bound, so whose hash does.
+        """
+        near_bound = np.float32(peak - min(depth, _NEAR) * temperature)
+        ids = np.flatnonzero(row >= near_bound)
+        scaled = _scaled(row, ids, peak, temperature)
+        if depth <= _NEAR:
+            alive = scaled >= -depth
+            ids, scaled = ids[alive], scaled[alive]
+        scores = scaled + gumbel(key, ids)
+        if near_only:
+            return _winner(ids, scores)
+        far = self._noise.loud_ids(key, bits_above(float(scores.max()) + _NEAR - _ROUNDING_SLACK))
+        far = far[row[far] < near_bound]
+        far_scaled = _scaled(row, far, peak, temperature)
+        alive = far_scaled >= -depth
+        far = far[alive]
+        far_scores = far_scaled[alive] + gumbel(key, far)
+        return _winner(np.concatenate((ids, far)), np.concatenate((scores, far_scores)))
 
 
 def _scaled(row: LogitRow, ids: IdArray, peak: float, temperature: float) -> NDArray[np.float64]:

@@ -30,6 +30,12 @@ logger = logging.getLogger(__name__)
 
 _TICKS_PER_SILENCE = 10
 
+SPIN_COUNT = "3000"
+"""How long an OpenMP thread of the engine spins at a barrier before it sleeps (GNU's own default is
+10 to 100 times that). Beside other busy processes the long spin made a step of 16 sequences take
+1.5 s instead of 0.2 s: docs/log.md has the runs. Set GOMP_SPINCOUNT to choose another.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
@@ -195,7 +201,7 @@ class SubprocessWorkerLink(asyncio.Protocol):
 
 
 def _spawn(name: str, child_fd: int, threads: int) -> "subprocess.Popen[bytes]":
-    environment = dict(os.environ)
+    environment = {"GOMP_SPINCOUNT": SPIN_COUNT, **os.environ}
     if threads > 0:
         environment["OMP_NUM_THREADS"] = str(threads)
     module = ["-P", "-m", "mantle.engine.worker"]  # -P: nothing is imported from the current folder

@@ -59,12 +59,13 @@ class Answer:
         self._mailbox: Mailbox[_Arrival] = Mailbox()
         self._failure: Exception | None = None
         self._has_tokens = False
+        self._open_count = len(sources)
         self._pumps = [asyncio.create_task(self._pump(source)) for source in sources]
 
     @property
     def is_done(self) -> bool:
         """All choices have ended."""
-        return all(source.branch.ended is not None for source in self._sources)
+        return self._open_count == 0
 
     async def take(self, timeout_s: float) -> list[TextEvent]:
         """Events gathered (at least one), or none once `timeout_s` passed or all is done.
@@ -157,6 +158,7 @@ class Answer:
         events += branch.feed(arrival.chunk)
         self.detokenise_ms += self._clock.now_ms() - started_ms
         if branch.ended is not None:
+            self._open_count -= 1
             source.is_over = True
             source.generation.stop_at(branch.output_tokens)
 
@@ -165,6 +167,7 @@ class Answer:
         ended = source.generation.ended
         assert ended is not None, "a generation stopped without its last word"
         events += source.branch.finish(ended.finish)
+        self._open_count -= 1
 
     def _note_times(self, source: Source, now_ms: float) -> None:
         if source.last_token_ms is not None:

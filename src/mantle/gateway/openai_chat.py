@@ -206,7 +206,7 @@ class ChatWriter:
         opening = self._openings[event.choice_index]
         tail = self._tail.after(event.choice_index, event.output_tokens)
         scores = self._scores.body(event.scored) if event.scored else b"null"
-        frames = []
+        frames: list[bytes] = []
         for piece in sse.pieces(event.text):
             frames += (opening, sse.encode(piece), b'},"logprobs":', scores)
             frames += (b',"finish_reason":null}]', tail)

@@ -9,15 +9,14 @@ from typing import Any, Final
 
 from jinja2.runtime import Undefined
 
-from mantle.text.render_budget import NODES_MAX, RenderBudget, refuse
+from mantle.core.limits import TEMPLATE_JSON_PADDING_CHARS_MAX, TEMPLATE_NODES_MAX
+from mantle.text.render_budget import RenderBudget, refuse
 
 COUNTING_FILTERS: Final = frozenset({"batch", "center", "indent", "slice", "truncate", "round"})
 """Filters whose later arguments are widths or counts."""
 
 LISTING_FILTERS: Final = frozenset({"list", "sort", "unique", "batch", "slice", "groupby"})
 """Filters that make a list of all characters when given a text."""
-
-JSON_PADDING_CHARS_MAX: Final = 64
 
 
 def check_filter(
@@ -27,7 +26,7 @@ def check_filter(
     value, rest = args[0] if args else None, (*args[1:], *kwargs.values())
     if name in COUNTING_FILTERS:
         budget.check_counts(rest)
-    if name in LISTING_FILTERS and isinstance(value, str) and len(value) > NODES_MAX:
+    if name in LISTING_FILTERS and isinstance(value, str) and len(value) > TEMPLATE_NODES_MAX:
         refuse("a text is too long to be listed")
     if name == "replace":
         old, new = (*args[1:], *(kwargs.get(key) for key in ("old", "new")[len(args) - 1 :]))[:2]
@@ -79,5 +78,5 @@ def _check_json_padding(options: tuple[Any, ...]) -> None:
         pieces = option if isinstance(option, list | tuple) else (option,)
         for piece in pieces:
             chars = len(piece) if isinstance(piece, str) else piece
-            if isinstance(chars, int) and chars > JSON_PADDING_CHARS_MAX:
+            if isinstance(chars, int) and chars > TEMPLATE_JSON_PADDING_CHARS_MAX:
                 refuse("JSON padding is too wide")

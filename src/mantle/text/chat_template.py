@@ -54,6 +54,8 @@ class ChatTemplate:
         self._seconds_max = seconds_max
         self._chars_max = chars_max
         self._environment = TemplateEnvironment(now)
+        if len(source) > limits.TEMPLATE_SOURCE_CHARS_MAX:
+            raise EngineFailed("the model's chat template is too long")
         try:
             with self._environment.budgeted(self._new_budget()):
                 code = self._environment.compile_template(source)

@@ -7,22 +7,17 @@ C is bounded and the deadline is looked at between any two of them.
 import re
 import time
 from collections.abc import Iterable, Mapping
-from typing import Final, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from jinja2.exceptions import SecurityError
 from jinja2.utils import Namespace
 
-NODES_MAX: Final = 1_000_000
-"""Values in one nested list or dictionary. Beyond: comparing or printing it owns a core."""
-
-COUNT_MAX: Final = 100_000
-"""Largest whole number given to a filter or method (a width, a count)."""
-
-INTEGER_BITS_MAX: Final = 16_384
-"""Largest integer a template may compute. Beyond: arithmetic itself becomes slow."""
-
-SCRATCH_FACTOR: Final = 8
-"""All text that one render may create, as a multiple of the text it may write."""
+from mantle.core.limits import (
+    TEMPLATE_COUNT_MAX,
+    TEMPLATE_INTEGER_BITS_MAX,
+    TEMPLATE_NODES_MAX,
+    TEMPLATE_SCRATCH_FACTOR,
+)
 
 _WIDE_FIELD = re.compile(r"\d{5,}|\*|\{[^{}]*\{")  # a huge or computed width in a format string
 _TICK_NODES = 4096
@@ -45,7 +40,7 @@ class RenderBudget:
 
     def __init__(self, *, seconds: float, chars_max: int) -> None:
         self._deadline_s = time.monotonic() + seconds
-        self._chars_left = chars_max * SCRATCH_FACTOR
+        self._chars_left = chars_max * TEMPLATE_SCRATCH_FACTOR
         self.chars_max = chars_max
 
     def tick(self) -> None:
@@ -61,7 +56,7 @@ class RenderBudget:
             if self._chars_left < 0:
                 refuse("too much text was built")
         elif isinstance(value, int):
-            if value.bit_length() > INTEGER_BITS_MAX:
+            if value.bit_length() > TEMPLATE_INTEGER_BITS_MAX:
                 refuse("a number is too large")
         elif isinstance(value, list | tuple | dict | set | frozenset | Namespace):
             self._weigh(value)
@@ -77,7 +72,7 @@ class RenderBudget:
                 chars += len(value)
             else:
                 pending.extend(_children(value))
-            if nodes + len(pending) > NODES_MAX or chars > self.chars_max:
+            if nodes + len(pending) > TEMPLATE_NODES_MAX or chars > self.chars_max:
                 refuse("a nested value is too large")
             if nodes % _TICK_NODES == 0:
                 self.tick()
@@ -87,18 +82,18 @@ class RenderBudget:
     def before_multiply(self, left: object, right: object) -> None:
         for text, count in ((left, right), (right, left)):
             if isinstance(text, str | bytes | list | tuple) and isinstance(count, int):
-                if len(text) * count > (self.chars_max if _is_text(text) else NODES_MAX):
+                if len(text) * count > (self.chars_max if _is_text(text) else TEMPLATE_NODES_MAX):
                     refuse("a repetition is too long")
                 return
         if not (isinstance(left, int) and isinstance(right, int)):
             return
-        if left.bit_length() + right.bit_length() > INTEGER_BITS_MAX:
+        if left.bit_length() + right.bit_length() > TEMPLATE_INTEGER_BITS_MAX:
             refuse("a number is too large")
 
     def before_power(self, left: object, right: object) -> None:
         if not (isinstance(left, int) and isinstance(right, int)):
             return
-        if left.bit_length() * abs(right) > INTEGER_BITS_MAX:
+        if left.bit_length() * abs(right) > TEMPLATE_INTEGER_BITS_MAX:
             refuse("a number is too large")
 
     def before_format(self, pattern: str | bytes, values: object) -> None:
@@ -109,11 +104,11 @@ class RenderBudget:
             refuse("a format writes too much")
 
     def before_split(self, text: str | bytes, separator: object) -> None:
-        if len(text) <= NODES_MAX:
+        if len(text) <= TEMPLATE_NODES_MAX:
             return
         if not isinstance(separator, str) or not isinstance(text, str):
             refuse("a text is too long to split at white space")
-        if text.count(separator) > NODES_MAX:
+        if text.count(separator) > TEMPLATE_NODES_MAX:
             refuse("a split gives too many parts")
 
     def joined(self, separator: str, parts: Iterable[object]) -> str:
@@ -123,7 +118,7 @@ class RenderBudget:
             text = part if isinstance(part, str) else str(self.charge(part))
             texts.append(text)
             chars += len(text) + len(separator)
-            if chars > self.chars_max + len(separator) or len(texts) > NODES_MAX:
+            if chars > self.chars_max + len(separator) or len(texts) > TEMPLATE_NODES_MAX:
                 refuse("a join is too long")
             if len(texts) % _TICK_NODES == 0:
                 self.tick()
@@ -142,7 +137,7 @@ class RenderBudget:
 
     def check_counts(self, values: Iterable[object]) -> None:
         for value in values:
-            if isinstance(value, int) and abs(value) > COUNT_MAX:
+            if isinstance(value, int) and abs(value) > TEMPLATE_COUNT_MAX:
                 refuse("a count is too large")
 
 

@@ -4,7 +4,7 @@ Jinja's immutable sandbox with what transformers adds, and every loop turn, call
 and literal bound to a `RenderBudget`. Invariant: outside `budgeted()` no template code runs.
 
 What stays uncovered: one C call on a text near the limit cannot be interrupted (milliseconds each),
-and a hostile template may hold `SCRATCH_FACTOR` times the output limit in memory for its time.
+and a hostile template may hold the output limit `TEMPLATE_SCRATCH_FACTOR` times over in memory.
 """
 
 import functools

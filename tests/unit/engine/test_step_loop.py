@@ -117,7 +117,7 @@ def test_replicas_with_work_take_turns_and_idle_ones_are_skipped(tmp_path: Path)
     loop = scripted_loop(tmp_path, a=endless, idle=endless, b=endless)
     loop.handle(Admit("a", sequence(1)))
     loop.handle(Admit("b", sequence(2)))
-    turns = [event.replica_id for _ in range(6) for event in loop.step()]  # type: ignore[union-attr]
+    turns = [event.replica_id for _ in range(6) for event in loop.step()]
     assert turns == ["a", "b"] * 3
 
 

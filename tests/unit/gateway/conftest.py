@@ -8,9 +8,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fakes import Harness  # noqa: E402
+from gateway_fakes import Harness
 
-from mantle.gateway.parts import GatewaySettings  # noqa: E402
+from mantle.gateway.parts import GatewaySettings
 
 
 @pytest.fixture

@@ -151,9 +151,10 @@ def test_broken_template_fails_its_request_without_internals(source: str) -> Non
     assert caught.value.__cause__ is None
 
 
-def test_template_that_does_not_parse_is_refused_when_the_model_loads() -> None:
+@pytest.mark.parametrize("source", ["{% for %}", "{{ " + "(" * 9999 + " }}", "{{ x }}" * 99_999])
+def test_template_that_cannot_be_compiled_is_refused_when_the_model_loads(source: str) -> None:
     with pytest.raises(EngineFailed):
-        ChatTemplate("{% for %}")
+        ChatTemplate(source)
 
 
 GROWTH = "{% set ns = namespace(t='x' * 1000) %}{% for i in range(99) %}"

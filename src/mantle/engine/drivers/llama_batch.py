@@ -30,14 +30,11 @@ class Chunk:
     count: int
     wants_last: bool
     wants_all: bool
+    is_prefill: bool
 
     @property
     def row_count(self) -> int:
         return self.count if self.wants_all else int(self.wants_last)
-
-    @property
-    def is_prefill(self) -> bool:
-        return not (self.wants_last and self.count == 1 and self.resident.output_count > 0)
 
 
 def compose(
@@ -95,7 +92,8 @@ def fill(context: LlamaContext, chunks: Sequence[Chunk]) -> int:
 def _chunk(resident: Resident, count: int) -> Chunk:
     start = resident.computed
     wants_all = resident.wants_prompt_logprobs and start < resident.prompt_count
-    return Chunk(resident, start, count, count == resident.left, wants_all)
+    is_prefill = not resident.is_decoding
+    return Chunk(resident, start, count, count == resident.left, wants_all, is_prefill)
 
 
 def _slot_index(chunk: Chunk) -> int:

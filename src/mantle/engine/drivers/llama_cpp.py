@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mantle.core.errors import EngineFailed
 from mantle.engine.drivers.llama_batch import Chunk, compose, fill
+from mantle.engine.drivers.llama_memory import kv_budget_bytes
 from mantle.engine.drivers.llama_native import DECODE_NO_KV_ROOM, DECODE_OK, LlamaContext
 from mantle.engine.drivers.llama_sequence import Resident, unknown_tokens
 from mantle.engine.drivers.prefix_cache import Placement, Slot, is_worth_waiting, place
@@ -37,9 +38,13 @@ _NO_LOGITS: Final = "the model gave no usable logits"
 
 
 class LlamaCppDriver:
-    """`engine.port.Driver` over llama.cpp. Single-threaded."""
+    """`engine.port.Driver` over llama.cpp. Single-threaded.
 
-    def __init__(self) -> None:
+    KV takes at most `kv_bytes_max`; by default half of the memory that is free at `load`.
+    """
+
+    def __init__(self, *, kv_bytes_max: int | None = None) -> None:
+        self._kv_bytes_max = kv_bytes_max
         self._context: LlamaContext | None = None
         self._residents: dict[int, Resident] = {}
         self._admitted_count = 0
@@ -48,7 +53,8 @@ class LlamaCppDriver:
         """Load the weights and warm them up."""
         assert self._context is None, "one driver holds one model: close it first"
         started = time.monotonic()
-        context = LlamaContext(spec.path, spec.settings)
+        kv_bytes_max = kv_budget_bytes() if self._kv_bytes_max is None else self._kv_bytes_max
+        context = LlamaContext(spec.path, spec.settings, kv_bytes_max=kv_bytes_max)
         self._context = context
         self._settings = spec.settings
         self._plan, self._facts = context.plan, context.facts

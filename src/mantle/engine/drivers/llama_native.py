@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mantle.core.errors import LoadFailed
-from mantle.engine.drivers.llama_memory import kv_budget_bytes, plan_kv
+from mantle.engine.drivers.llama_memory import plan_kv
 from mantle.engine.port import EngineSettings
 
 DECODE_OK: Final = 0
@@ -47,8 +47,8 @@ class ModelFacts:
 class LlamaContext:
     """One model with one KV memory. Single-threaded; `close` is idempotent."""
 
-    def __init__(self, path: str, settings: EngineSettings) -> None:
-        """Raises `LoadFailed`, holding nothing."""
+    def __init__(self, path: str, settings: EngineSettings, *, kv_bytes_max: int) -> None:
+        """KV takes at most `kv_bytes_max`. Raises `LoadFailed`, holding nothing."""
         llama_cpp.llama_log_set(_drop_log_line, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         self._model: Any = _load_model(path)
@@ -60,10 +60,10 @@ class LlamaContext:
                 settings,
                 window_trained_tokens=self.facts.window_tokens,
                 bytes_per_token=self.facts.kv_bytes_per_token,
-                budget_bytes=kv_budget_bytes(),
+                budget_bytes=kv_bytes_max,
             )
-            self.batch_tokens = max(settings.batch_tokens, self.plan.slots)
             self._context = self._make_context(settings)
+            self.batch_tokens = int(llama_cpp.llama_n_batch(self._context))  # it may be lowered
         except BaseException:
             self.close()
             raise
@@ -74,8 +74,8 @@ class LlamaContext:
         plan = self.plan
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = plan.cells
-        params.n_batch = self.batch_tokens
-        params.n_ubatch = min(self.batch_tokens, _UBATCH_TOKENS)
+        params.n_batch = max(settings.batch_tokens, plan.slots)
+        params.n_ubatch = min(params.n_batch, _UBATCH_TOKENS)
         params.n_seq_max = plan.slots
         params.n_threads = params.n_threads_batch = settings.threads or _core_count()
         params.kv_unified = not plan.streams

@@ -16,7 +16,7 @@ _COPY_RATIO: Final = 12
 """Copying one token's KV costs about 1/12 of computing it, and a source is copied whole."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Slot:
     """One llama.cpp sequence id: what its KV holds, and whether a sequence lives in it."""
 
@@ -24,6 +24,9 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     is_busy: bool = False
     idle_since: int = 0
+
+    def __repr__(self) -> str:
+        return f"Slot({self.index}, {len(self.tokens)} tokens, busy={self.is_busy})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,10 @@ def place(slots: Sequence[Slot], tokens: Sequence[int], *, copy_is_free: bool) -
     reused, longest = shared[own.index], shared[source.index]
     if reused >= REUSE_TOKENS_MIN and 2 * reused >= len(own.tokens) and 2 * reused >= longest:
         return Placement(own, reused=reused)
-    spare = min(idle, key=lambda slot: (_added_runs(slots, slot), slot.idle_since, slot.index))
-    pays = copy_is_free or longest * _COPY_RATIO >= len(source.tokens)
-    if spare is not source and longest >= REUSE_TOKENS_MIN and pays:
+    spare = min(idle, key=lambda slot: (_added_runs(slots, slot), *_value(slot), slot.index))
+    gained = longest - shared[spare.index]
+    pays = copy_is_free or gained * _COPY_RATIO >= len(source.tokens)
+    if gained >= REUSE_TOKENS_MIN and pays:
         return Placement(spare, copy_from=source, reused=longest)
     return Placement(spare, reused=shared[spare.index])
 
@@ -79,6 +83,11 @@ def is_worth_waiting(tokens: Sequence[int], others: Iterable[tuple[Sequence[int]
         if shared > computed and shared >= 2 * REUSE_TOKENS_MIN and 2 * shared >= len(usable):
             return True
     return False
+
+
+def _value(slot: Slot) -> tuple[bool, int]:
+    """What is lost by emptying an idle slot: nothing, else more the later it was used."""
+    return bool(slot.tokens), slot.idle_since
 
 
 def _added_runs(slots: Sequence[Slot], slot: Slot) -> int:

@@ -1,4 +1,4 @@
-"""Stand-ins for the stages right of the gateway, and a tiny ASGI client that records sends."""
+"""Stand-ins for the stages right of the gateway, and the gateway built on them."""
 
 import asyncio
 import json
@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+
+from gateway_client import Call, Reply
+from piece_text import PieceText
 
 from mantle.admission.port import Ask
 from mantle.core.clock import SystemClock
@@ -20,64 +23,9 @@ from mantle.gateway.parts import GatewayParts, GatewaySettings
 from mantle.gateway.server import build_app
 from mantle.pool.port import CatalogueEntry, ModelState, ResidencyState
 from mantle.scheduler.port import Ended, Phases, QueueView, TokenChunk
-from mantle.text.detokenizer import Utf8Detokenizer
-from mantle.text.port import ChatMessage, SpecialTokens
 
 KEY = "sk-test"
 WINDOW_TOKENS = 4096
-TURN_ID, END_ID, BOS_ID = 256, 257, 258
-FIRST_PIECE_ID = 300
-
-
-class PieceText:
-    """Byte tokens 0–255, three special tokens, and pieces registered by scripts."""
-
-    vocab_size = 100_000
-    special = SpecialTokens(bos_id=BOS_ID, end_ids=frozenset({END_ID}))
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self.chats: list[tuple[list[ChatMessage], Any, Any]] = []
-
-    def piece(self, piece: str | bytes) -> int:
-        raw = piece.encode() if isinstance(piece, str) else piece
-        if len(raw) == 1:
-            return raw[0]
-        if raw not in self._pieces:
-            self._pieces.append(raw)
-        return FIRST_PIECE_ID + self._pieces.index(raw)
-
-    def encode_chat(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Sequence[dict[str, Any]] | None = None,
-        template_kwargs: dict[str, Any] | None = None,
-    ) -> list[int]:
-        self.chats.append((list(messages), tools, template_kwargs))
-        token_ids = [BOS_ID, *(json.dumps(tools).encode() if tools else b"")]
-        for message in messages:
-            token_ids += [TURN_ID, *f"{message.role}\n{message.content}".encode(), END_ID]
-        return [*token_ids, TURN_ID]
-
-    def encode(self, text: str) -> list[int]:
-        return [BOS_ID, *text.encode()]
-
-    def token_bytes(self, token_id: int) -> bytes:
-        if token_id >= FIRST_PIECE_ID:
-            index = token_id - FIRST_PIECE_ID
-            return self._pieces[index] if index < len(self._pieces) else b"?"
-        return b"" if token_id >= TURN_ID else bytes([token_id])
-
-    def token_text(self, token_id: int) -> str:
-        if TURN_ID <= token_id < FIRST_PIECE_ID:
-            return f"<|{token_id}|>"
-        return self.token_bytes(token_id).decode("utf-8", "replace")
-
-    def detokenizer(self) -> Utf8Detokenizer:
-        return Utf8Detokenizer(self.token_bytes)
-
 
 Step = tuple[str | bytes, ...] | asyncio.Event | Exception
 """One step of a script: a chunk of tokens, a wait, or a failure."""
@@ -97,19 +45,22 @@ class Script:
 class FakeGeneration:
     """Replays a script; counts how often it was cancelled or stopped."""
 
-    def __init__(self, request: Request, script: Script, text: PieceText) -> None:
+    def __init__(self, request: Request, admission: "FakeAdmission", text: PieceText) -> None:
+        self._reads = admission.reads
+        script = admission.script
+        if request.branch_index > 0 and admission.sibling_script is not None:
+            script = admission.sibling_script
         self.request = request
         self.ended: Ended | None = None
         self.cancel_count = 0
         self.stopped_at: int | None = None
-        self.was_read = False
         self._script = script
         self._text = text
         self._output_tokens = 0
         self._gone = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[TokenChunk]:
-        self.was_read = True
+        self._reads.release()
         owes_prompt = self.request.prompt_logprobs
         for step in self._script.steps:
             if isinstance(step, asyncio.Event):
@@ -183,6 +134,8 @@ class FakeAdmission:
 
     def __init__(self, text: PieceText) -> None:
         self.script = Script()
+        self.sibling_script: Script | None = None  # of branches after the first
+        self.reads = asyncio.Semaphore(0)  # released once for each generation that is read
         self.refusal: Exception | None = None
         self.refuse_from_ask = 0
         self.asks: list[Ask] = []
@@ -210,7 +163,7 @@ class FakeAdmission:
                 param=ask.prompt_param,
             )
         generations = [
-            FakeGeneration(self._request(principal, ask, branch, room), self.script, self._text)
+            FakeGeneration(self._request(principal, ask, branch, room), self, self._text)
             for branch in range(ask.n)
         ]
         self.generations += generations
@@ -326,89 +279,6 @@ class RecordingMetrics:
 
 
 @dataclass
-class Reply:
-    """What the application sent."""
-
-    status: int
-    headers: dict[str, str]
-    sends: list[bytes]
-    is_complete: bool
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(self.sends)
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def frames(self) -> list[str]:
-        return [frame for frame in self.body.decode().split("\n\n") if frame]
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """The data of all SSE events but [DONE]."""
-        lines = [line for frame in self.frames for line in frame.split("\n")]
-        payloads = [line[6:] for line in lines if line.startswith("data: ")]
-        return [json.loads(payload) for payload in payloads if payload != "[DONE]"]
-
-
-class Call:
-    """One request in flight, with its client's side of the connection."""
-
-    def __init__(self, app: Any, method: str, path: str, body: bytes, headers: dict[str, str]):
-        self._body = body
-        self._was_read = False
-        self._disconnected = asyncio.Event()
-        self._changed = asyncio.Event()
-        self.messages: list[dict[str, Any]] = []
-        path, _, query = path.partition("?")
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "query_string": query.encode(),
-            "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()],
-        }
-        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
-
-    async def _receive(self) -> dict[str, Any]:
-        if not self._was_read:
-            self._was_read = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
-        await self._disconnected.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        self.messages.append(message)
-        self._changed.set()
-
-    def disconnect(self) -> None:
-        self._disconnected.set()
-
-    async def until(self, text: bytes) -> None:
-        """Wait until `text` has been sent."""
-        while text not in self.reply.body:
-            self._changed.clear()
-            await asyncio.wait_for(self._changed.wait(), 5)
-
-    @property
-    def reply(self) -> Reply:
-        start = self.messages[0] if self.messages else {"status": 0, "headers": []}
-        bodies = self.messages[1:]
-        return Reply(
-            start["status"],
-            {k.decode(): v.decode() for k, v in start["headers"]},
-            [message["body"] for message in bodies if message["body"]],
-            bool(bodies) and not bodies[-1]["more_body"],
-        )
-
-    async def finished(self) -> Reply:
-        await asyncio.wait_for(asyncio.shield(self.task), 5)
-        return self.reply
-
-
-@dataclass
 class Harness:
     """The gateway with fakes around it."""
 
@@ -480,27 +350,4 @@ def chat_body(**fields: Any) -> dict[str, Any]:
 
 
 def message_body(**fields: Any) -> dict[str, Any]:
-    return {"model": "m", "max_tokens": 50, "messages": user("Hello"), **fields}
-
-
-def chat_text(reply: Reply, index: int = 0) -> str:
-    """Joined content of one choice, streamed or not."""
-    if not reply.headers["content-type"].startswith("text/event-stream"):
-        return str(reply.json()["choices"][index]["message"]["content"])
-    return "".join(
-        choice["delta"].get("content", "")
-        for event in reply.events
-        for choice in event.get("choices", ())
-        if choice["index"] == index
-    )
-
-
-def message_text(reply: Reply) -> str:
-    """Joined text of a message, streamed or not."""
-    if not reply.headers["content-type"].startswith("text/event-stream"):
-        return "".join(block["text"] for block in reply.json()["content"])
-    return "".join(
-        event["delta"]["text"]
-        for event in reply.events
-        if event["type"] == "content_block_delta"
-    )
+    return {"model": "m", "max_tokens": 500, "messages": user("Hello"), **fields}
