@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 import anthropic
+import httpx
 import openai
 import pytest
 
@@ -43,7 +44,6 @@ def start_server(data_dir, *options: str, config_text: str | None = None) -> Run
         command,
         stdout=subprocess.PIPE,
         stderr=open(data_dir / "server.log", "ab"),  # noqa: SIM115 (the child owns it)
-        text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     printed = _read_until(process, "Stop with Ctrl-C", data_dir)
@@ -64,13 +64,11 @@ def _read_until(process, end, data_dir) -> str:
                 log = (data_dir / "server.log").read_text()
                 pytest.fail(f"the server did not start:\n{printed}\n{log}")
             if selector.select(timeout=0.2):
-                printed += process.stdout.readline()
+                printed += os.read(process.stdout.fileno(), 65_536).decode()
     return printed
 
 
 def _wait_ready(server) -> None:
-    import httpx
-
     deadline = time.monotonic() + START_S_MAX
     with httpx.Client() as client:
         while client.get(f"{server.base_url}/ready").status_code != 200:

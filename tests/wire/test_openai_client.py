@@ -12,6 +12,14 @@ pytestmark = [pytest.mark.model, pytest.mark.process]
 HELLO = [{"role": "user", "content": "Say hello."}]
 
 
+@pytest.fixture
+def lenient_client(server):
+    """For what the SDK's own types do not allow though OpenAI sends it: a null `finish_reason` in
+    streamed completions, and a null first `token_logprobs`.
+    """
+    return openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=server.api_key, max_retries=0)
+
+
 def test_lists_models(openai_client):
     models = openai_client.models.list().data
     assert [m.id for m in models] == [MODEL]
@@ -41,7 +49,7 @@ def test_chat_stream_equals_the_whole(openai_client):
 
 
 def test_chat_stream_helper(openai_client):
-    with openai_client.chat.completions.stream(model=MODEL, messages=HELLO, max_tokens=8) as stream:
+    with openai_client.chat.completions.stream(model=MODEL, messages=HELLO, temperature=0) as stream:
         final = list(stream)[-1]
     assert final is not None
     assert stream.get_final_completion().choices[0].message.content
@@ -71,17 +79,17 @@ def test_completions(openai_client):
     assert reply.usage.completion_tokens == 5
 
 
-def test_completions_stream(openai_client):
+def test_completions_stream(lenient_client):
     chunks = list(
-        openai_client.completions.create(
+        lenient_client.completions.create(
             model=MODEL, prompt="One, two, three,", max_tokens=5, stream=True
         )
     )
     assert "".join(c.choices[0].text for c in chunks)
 
 
-def test_completions_echo_and_logprobs_for_evaluations(openai_client):
-    reply = openai_client.completions.create(
+def test_completions_echo_and_logprobs_for_evaluations(lenient_client):
+    reply = lenient_client.completions.create(
         model=MODEL, prompt=[[504, 1212, 2644]], max_tokens=1, logprobs=1, echo=True,
         temperature=0, seed=1234,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """The client leaves: everything stops at once, nothing is left behind (cases, section I)."""
 
 import asyncio
+import json
 import logging
 
 import pytest
@@ -101,3 +102,32 @@ async def test_departure_during_the_body_is_no_error(gateway: Harness) -> None:
     await gateway.app(scope, receive, send)
     assert sent == []
     assert gateway.metrics.of("request_finished")[0]["status"] == 499
+
+
+async def test_departure_cancels_while_a_send_is_stuck(gateway: Harness) -> None:
+    stuck, left, unblock = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    messages = [{"type": "http.request", "body": json.dumps(chat_body(stream=True)).encode()}]
+
+    async def receive() -> dict:
+        if messages:
+            return messages.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict) -> None:
+        if message["type"] == "http.response.body":
+            stuck.set()
+            await unblock.wait()
+
+    gateway.script(("a",), asyncio.Event())
+    headers = [(b"x-api-key", b"sk-test")]
+    path = "/v1/chat/completions"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    task = asyncio.ensure_future(gateway.app(scope, receive, send))
+    await asyncio.wait_for(stuck.wait(), 5)
+    left.set()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [g.cancel_count for g in gateway.admission.generations] == [1]
+    unblock.set()
+    await task
