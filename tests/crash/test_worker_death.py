@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import uvloop
 
@@ -213,22 +214,24 @@ async def test_two_replicas_take_turns(tmp_path: Path) -> None:
         assert turns == ["m", "n"] * 50
 
 
-async def test_large_frames_cross_both_ways(tmp_path: Path) -> None:
+async def test_parked_sequence_goes_on_from_the_workers_own_copy(tmp_path: Path) -> None:
     script = script_of("A", repeat=True, kv_bytes_per_token=10_000)
     async with worker() as link:
         await load(link, tmp_path, script)
         link.send([Admit("r", sequence(1, prompt="x" * 2_000))])
-        await link.receive()
-        link.send([Park("r", 1, keep_kv=True)])
-        events = await gather_until(link, Parked)
-        [parked] = [event.parked for event in events if isinstance(event, Parked)]
-        assert parked.kv is not None
-        assert len(parked.kv) == (2_000 + len(parked.output_tokens)) * 10_000
-        link.send([Resume("r", sequence(2, prompt="x" * 2_000), parked)])
+        events = await link.receive()
+        link.send([Park("r", 1)])
+        events += await gather_until(link, Parked)
+        [parked] = [event for event in events if isinstance(event, Parked)]
+        outputs = [o for e in events if isinstance(e, Stepped) for o in e.report.outputs]
+        shown = [token for output in outputs for token in output.token_ids]
+        assert parked.kv_bytes == (2_000 + len(shown)) * 10_000
+        again = msgspec.structs.replace(sequence(2, prompt="x" * 2_000), resume_tokens=shown)
+        link.send([Resume("r", again, parked.sequence_id)])
         [event, *_] = await link.receive()
         assert isinstance(event, Stepped)
         [output] = event.report.outputs
-        assert (output.first_index, output.cached_tokens) == (len(parked.output_tokens), 2_000)
+        assert (output.first_index, output.cached_tokens) == (len(shown), 2_000)
 
 
 async def test_unload_drops_residents_without_outputs(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ def test_chat_stream_equals_the_whole(openai_client):
 
 
 def test_chat_stream_helper(openai_client):
-    with openai_client.chat.completions.stream(model=MODEL, messages=HELLO, temperature=0) as stream:
+    with openai_client.chat.completions.stream(
+        model=MODEL, messages=HELLO, temperature=0
+    ) as stream:
         final = list(stream)[-1]
     assert final is not None
     assert stream.get_final_completion().choices[0].message.content

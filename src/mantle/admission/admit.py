@@ -1,7 +1,8 @@
-"""May this ask enter? Tenant, model, window and lane are checked; then its requests are queued.
+"""May this ask enter? Tenant, model, window, lane and quota are checked; then it is queued.
 
 Invariant: everything is decided before anything is stored: an ask enters whole, with all its
-branches, or is rejected whole.
+branches, or is rejected whole. What it holds of a quota is settled once by its generations, or
+here when the scheduler refuses it.
 """
 
 import dataclasses
@@ -9,9 +10,11 @@ import hashlib
 
 from mantle.admission.directory import Directory
 from mantle.admission.lane_choice import choose_lane
-from mantle.admission.port import Ask
+from mantle.admission.metered import MeteredGeneration
+from mantle.admission.port import Ask, RateLimits
+from mantle.admission.quota import Hold, Quotas
 from mantle.core.clock import Clock
-from mantle.core.errors import PermissionDenied, PromptTooLong, UnknownModel
+from mantle.core.errors import MantleError, PermissionDenied, PromptTooLong, UnknownModel
 from mantle.core.ids import ModelId, RequestId, new_id
 from mantle.core.request import Request
 from mantle.core.sampling import SamplingParams
@@ -37,6 +40,7 @@ class Admission:
         self._pool = pool
         self._scheduler = scheduler
         self._clock = clock
+        self._quotas = Quotas(clock)
 
     def authenticate(self, api_key: str | None) -> Principal:
         """See `AdmissionPort`."""
@@ -60,6 +64,15 @@ class Admission:
         assert entry is not None, "check_model has seen it"
         lane = choose_lane(ask.service_tier, tenant=principal.tenant)
         max_output_tokens = self._output_room(ask, entry.id)
+        holds = self._quotas.reserve(
+            principal.tenant,
+            entry.id,
+            input_tokens=len(ask.prompt_tokens),
+            max_output_tokens=max_output_tokens,
+            branches=ask.n,
+        )
+        if holds:
+            max_output_tokens = holds[0].output_tokens
         now_ms = self._clock.now_ms()
         requests = [
             Request(
@@ -80,7 +93,23 @@ class Admission:
             )
             for branch in range(ask.n)
         ]
-        return self._scheduler.submit(requests)
+        return self._submit(requests, holds)
+
+    def limits(self, principal: Principal, model_id: ModelId) -> RateLimits | None:
+        """See `AdmissionPort`."""
+        return self._quotas.limits(principal.tenant, model_id)
+
+    def _submit(self, requests: list[Request], holds: list[Hold]) -> list[Generation]:
+        """Queue them; from then on each generation settles its own hold."""
+        try:
+            generations = self._scheduler.submit(requests)
+        except MantleError:
+            for hold in holds:
+                hold.settle(None)
+            raise
+        if not holds:
+            return generations
+        return [MeteredGeneration(g, h) for g, h in zip(generations, holds, strict=True)]
 
     def _output_room(self, ask: Ask, model_id: ModelId) -> int:
         """Output tokens this ask may get: what it wants, as far as the window goes."""

@@ -36,6 +36,24 @@ class Ask:
         return f"Ask({self.model_id}, prompt={len(self.prompt_tokens)} tokens, n={self.n})"
 
 
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """One of a tenant's own limits. `reset_ms`: from now until it should be wholly free again."""
+
+    limit: int
+    remaining: int
+    reset_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """A tenant's limits on one model; None: unlimited. `requests` counts concurrent ones."""
+
+    requests: RateLimit | None
+    input_tokens: RateLimit | None
+    output_tokens: RateLimit | None
+
+
 class AdmissionPort(Protocol):
     """Admission, as the gateway sees it."""
 
@@ -52,6 +70,11 @@ class AdmissionPort(Protocol):
 
         Returns: the caller reads (or cancels) each Generation. Raises any `Rejected` before
         anything was stored: `UnknownModel`, `PermissionDenied`, `PromptTooLong`, `QueueFull`,
-        `Unavailable`.
+        `QuotaExceeded`, `BeyondQuota`, `Unavailable`. A tenant short of output quota gets
+        requests with a smaller `max_output_tokens`: they end with `FinishReason.LENGTH`.
         """
+        ...
+
+    def limits(self, principal: Principal, model_id: ModelId) -> RateLimits | None:
+        """The tenant's own limits on a model, as they stand now; None when it has none."""
         ...

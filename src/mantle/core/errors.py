@@ -90,6 +90,14 @@ class QuotaExceeded(QueueFull):
     """The tenant's own token quota is spent for now."""
 
 
+class ConcurrencyExceeded(QuotaExceeded):
+    """The tenant has as many requests under way as its quota allows."""
+
+
+class BeyondQuota(Rejected):
+    """This request alone asks for more than the tenant's whole quota: waiting does not help."""
+
+
 class Unavailable(Rejected):
     """The whole platform cannot take this request now (loading, draining, no worker)."""
 

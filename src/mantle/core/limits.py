@@ -44,6 +44,19 @@ RETRY_AFTER_S_MIN: Final = 1
 RETRY_AFTER_S_MAX: Final = 60
 """Bounds of `Retry-After`. Beyond 120 s the OpenAI SDK does not retry at all."""
 
+# --- quotas -------------------------------------------------------------------------------------
+QUOTA_WINDOW_MS: Final = 60_000
+"""The minute of "tokens per minute", sliding. Beyond: the quotas' names would lie."""
+
+QUOTA_TICK_MS: Final = 1_000
+"""Used tokens are forgotten in steps of this. Beyond: memory a tenant (60 counts a limit)."""
+
+QUOTA_HELD_RETRY_MS: Final = 1_000
+"""`Retry-After` when only requests under way stand in the way; they may end at any moment."""
+
+QUOTA_OUTPUT_TOKENS_MIN: Final = 1
+"""Least output left of a quota that still lets a request in (it then ends early)."""
+
 # --- text ---------------------------------------------------------------------------------------
 TEMPLATE_RENDER_S_MAX: Final = 2.0
 """Time for one chat template. Beyond: a hostile model file owns a core."""

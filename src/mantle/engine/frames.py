@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from mantle.core.limits import FRAME_BYTES_MAX
-from mantle.engine.port import Command, Parked, WorkerEvent
+from mantle.engine.port import Command, WorkerEvent
 
 HEADER_BYTES: Final = 4
 
@@ -26,11 +26,8 @@ def encode_commands(commands: Sequence[Command]) -> bytearray:
     return _frame(commands)
 
 
-def encode_events(events: Sequence[WorkerEvent]) -> list[bytearray]:
-    """One frame for all, or one each when a parked sequence makes them large."""
-    if any(isinstance(event, Parked) for event in events):
-        return [_frame([event]) for event in events]
-    return [_frame(events)]
+def encode_events(events: Sequence[WorkerEvent]) -> bytearray:
+    return _frame(events)
 
 
 def _frame(messages: Sequence[object]) -> bytearray:

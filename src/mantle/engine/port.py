@@ -23,6 +23,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own). `threads`: 0 means all cores. `batch_tokens`: most tokens in one engine step.
     `prefill_chunk_tokens`: most prompt tokens in one step while others decode.
     `kv_layout`: `streams` gives each slot its own KV stream; `unified` shares one pool of cells.
+    `parked_kv_mib`: memory for the KV of parked sequences, beside the model's own.
     """
 
     slots: int = 16
@@ -33,6 +34,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_layout: str = "streams"
     flash_attention: bool = True
     prefix_reuse: bool = True
+    parked_kv_mib: int = 1024
 
 
 class LoadSpec(msgspec.Struct, frozen=True):
@@ -75,6 +77,10 @@ class SequenceSpec(msgspec.Struct, frozen=True, array_like=True):
     grammar_slot: int | None = None
     adapter_slot: int | None = None
 
+    def __repr__(self) -> str:
+        prompt, resumed = len(self.prompt_tokens), len(self.resume_tokens)
+        return f"SequenceSpec({self.sequence_id}, prompt={prompt} tokens, resumed={resumed})"
+
 
 class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
     """As `core.tokens.TokenLogprob`, for the link."""
@@ -102,6 +108,9 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: list[LogprobEntry] | None = None
     error: str | None = None
 
+    def __repr__(self) -> str:
+        return f"SequenceOutput({self.sequence_id}, {len(self.token_ids)} tokens, {self.finish})"
+
 
 class StepBudget(msgspec.Struct, frozen=True):
     """How much prefill one step may do beside decoding every resident sequence once."""
@@ -120,11 +129,19 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ParkedSequence(msgspec.Struct, frozen=True):
-    """A sequence taken out of its slot: its tokens so far, and its KV unless dropped."""
+    """A sequence taken out of its slot: its tokens so far, and its KV unless dropped.
+
+    It never crosses the link: the worker keeps it (`parked_kv.py`), since tens of megabytes a
+    sequence would hold up every step.
+    """
 
     sequence_id: int
     output_tokens: list[int]
     kv: bytes | None
+    kv_tokens: int = 0  # how many tokens `kv` holds
+
+    def __repr__(self) -> str:
+        return f"ParkedSequence({self.sequence_id}, {len(self.output_tokens)} tokens)"
 
 
 # --- the driver's port (inside the worker) ------------------------------------------------------
@@ -178,18 +195,33 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 
 
 class Park(msgspec.Struct, frozen=True, tag=True):
+    """Take a sequence out of its slot. Answered by `Parked`, after the outputs it still had;
+    silent when it had ended by then.
+    """
+
     replica_id: str
     sequence_id: int
-    keep_kv: bool
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True):
+    """Go on with a parked sequence under a new id; `sequence.resume_tokens` is all its output.
+
+    Where the worker no longer has the KV of `parked_id`, the sequence is prefilled again.
+    """
+
     replica_id: str
     sequence: SequenceSpec
-    parked: ParkedSequence
+    parked_id: int
 
 
-Command = Load | Unload | Admit | Cancel | Park | Resume
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """A parked sequence will not be resumed."""
+
+    replica_id: str
+    parked_id: int
+
+
+Command = Load | Unload | Admit | Cancel | Park | Resume | Forget
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
@@ -214,8 +246,11 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
 
 
 class Parked(msgspec.Struct, frozen=True, tag=True):
+    """The sequence has left its slot; `kv_bytes` are held for it (0: none, it is cheaper so)."""
+
     replica_id: str
-    parked: ParkedSequence
+    sequence_id: int
+    kv_bytes: int
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

@@ -14,20 +14,20 @@ from typing import TypeVar, assert_never
 
 from mantle.core.clock import Clock
 from mantle.core.errors import AttemptFailed, EngineFailed
-from mantle.core.limits import FRAME_BYTES_MAX
+from mantle.engine.parked_kv import ParkedStore, ParkingCosts
 from mantle.engine.port import (
     Admit,
     Cancel,
     Command,
     Driver,
     EngineSettings,
+    Forget,
     Load,
     Loaded,
     LoadFault,
     LoadSpec,
     Park,
     Parked,
-    ParkedSequence,
     Resume,
     SequenceOutput,
     SequenceSpec,
@@ -41,7 +41,8 @@ from mantle.engine.port import (
 
 logger = logging.getLogger(__name__)
 
-_KV_BYTES_MAX = FRAME_BYTES_MAX // 2
+_PREFILL_TOKENS_TELLING = 32
+"""A step with fewer prompt tokens says little about the cost of prefill."""
 
 Spawn = Callable[[Callable[[], None]], None]
 Result = TypeVar("Result")
@@ -54,6 +55,11 @@ class _Replica:
     driver: Driver
     settings: EngineSettings
     decodes: dict[int, bool] = field(default_factory=dict)
+    costs: ParkingCosts = field(default_factory=ParkingCosts)
+    parked: ParkedStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parked = ParkedStore(self.settings.parked_kv_mib << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +111,13 @@ class StepLoop:
             case Admit():
                 return self._admit(command.replica_id, command.sequence, None)
             case Resume():
-                return self._admit(command.replica_id, command.sequence, command.parked)
+                return self._admit(command.replica_id, command.sequence, command.parked_id)
             case Cancel():
                 return self._cancel(command)
             case Park():
                 return self._park(command)
+            case Forget():
+                return self._forget(command)
         assert_never(command)
 
     def step(self) -> list[WorkerEvent]:
@@ -178,11 +186,12 @@ class StepLoop:
 
     # --- sequences ------------------------------------------------------------------------------
     def _admit(
-        self, replica_id: str, sequence: SequenceSpec, parked: ParkedSequence | None
+        self, replica_id: str, sequence: SequenceSpec, parked_id: int | None
     ) -> list[WorkerEvent]:
         replica = self._replicas.get(replica_id)
         if replica is None:
             return [_refusal(replica_id, sequence, "the replica is not loaded")]
+        parked = None if parked_id is None else replica.parked.take(parked_id)
         try:
             if parked is None:
                 replica.driver.admit(sequence)
@@ -210,18 +219,26 @@ class StepLoop:
         replica = self._replicas.get(command.replica_id)
         if replica is None or command.sequence_id not in replica.decodes:
             return []
+        keep_kv = replica.costs.keeping_is_cheaper()
+        started_ms = self._clock.now_ms()
         try:
-            parked = self._timed(
-                lambda: replica.driver.park(command.sequence_id, keep_kv=command.keep_kv)
-            )
+            parked = self._timed(lambda: replica.driver.park(command.sequence_id, keep_kv=keep_kv))
         except Exception as fault:  # the driver's edge
             return self._fail(command.replica_id, replica, fault)
         del replica.decodes[command.sequence_id]
         if parked is None:
             return []
-        if parked.kv is not None and len(parked.kv) > _KV_BYTES_MAX:
-            parked = ParkedSequence(parked.sequence_id, parked.output_tokens, None)
-        return [Parked(command.replica_id, parked)]
+        if parked.kv_tokens:
+            took_ms = self._clock.now_ms() - started_ms
+            replica.costs.learn_copy(parked.kv_tokens, took_ms)
+        kv_bytes = replica.parked.keep(parked)
+        return [Parked(command.replica_id, command.sequence_id, kv_bytes)]
+
+    def _forget(self, command: Forget) -> list[WorkerEvent]:
+        replica = self._replicas.get(command.replica_id)
+        if replica is not None:
+            replica.parked.forget(command.parked_id)
+        return []
 
     # --- steps ----------------------------------------------------------------------------------
     def _step(self, replica_id: str, replica: _Replica) -> list[WorkerEvent]:
@@ -232,6 +249,8 @@ class StepLoop:
             report = self._timed(lambda: replica.driver.step(budget))
         except Exception as fault:  # the driver's edge
             return self._fail(replica_id, replica, fault)
+        if report.prefill_tokens >= _PREFILL_TOKENS_TELLING:
+            replica.costs.learn_prefill(report.prefill_tokens, report.step_ms)
         for output in report.outputs:
             if output.finish is not None or output.error is not None:
                 replica.decodes.pop(output.sequence_id, None)

@@ -74,9 +74,9 @@ class Worker:
         events += self._loop.adopt_loaded()
         events += self._loop.step()
         if events:
-            for frame in frames.encode_events(events):
-                with self._send_lock:
-                    self._channel.sendall(frame)
+            frame = frames.encode_events(events)
+            with self._send_lock:
+                self._channel.sendall(frame)
 
     def _commands(self) -> list[Command]:
         """What has come; waits for something when there is no work. Raises `Stop` at the end."""
@@ -112,7 +112,7 @@ class Worker:
             while True:
                 if self._send_lock.acquire(blocking=False):
                     try:
-                        [frame] = frames.encode_events([Heartbeat(self._loop.busy_ms())])
+                        frame = frames.encode_events([Heartbeat(self._loop.busy_ms())])
                         self._channel.sendall(frame)
                     finally:
                         self._send_lock.release()

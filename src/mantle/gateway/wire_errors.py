@@ -31,6 +31,8 @@ class Row:
 _INVALID = "invalid_request_error"
 _OVERLOADED = "overloaded_error"
 
+_REJECTED = (b"anthropic-ratelimit-unified-status", b"rejected")
+
 INTERNAL = Row(500, "server_error", "internal_error", "api_error")
 
 TABLE: dict[type[errors.MantleError], Row] = {
@@ -43,6 +45,8 @@ TABLE: dict[type[errors.MantleError], Row] = {
     errors.BodyTooLarge: Row(413, _INVALID, "request_too_large", "request_too_large"),
     errors.QueueFull: Row(429, "requests", "rate_limit_exceeded", "rate_limit_error"),
     errors.QuotaExceeded: Row(429, "tokens", "rate_limit_exceeded", "rate_limit_error"),
+    errors.ConcurrencyExceeded: Row(429, "requests", "rate_limit_exceeded", "rate_limit_error"),
+    errors.BeyondQuota: Row(429, "insufficient_quota", "insufficient_quota", "rate_limit_error"),
     errors.Unavailable: Row(503, "server_error", "engine_overloaded", _OVERLOADED, 529),
     errors.Rejected: Row(400, _INVALID, None, _INVALID),
     errors.Cancelled: Row(499, _INVALID, "client_closed_request", _INVALID),
@@ -129,10 +133,13 @@ def retry_after_s(error: Exception, jitter: float) -> int | None:
 
 def error_headers(error: Exception, *, anthropic: bool, jitter: float) -> list[tuple[bytes, bytes]]:
     """`Retry-After` and what the SDKs read beside it."""
+    if isinstance(error, errors.BeyondQuota):
+        headers: list[tuple[bytes, bytes]] = [(b"x-should-retry", b"false")]
+        return [*headers, *([_REJECTED] if anthropic else [])]
     seconds = retry_after_s(error, jitter)
     if seconds is None:
         return []
     headers = [(b"retry-after", str(seconds).encode()), (b"x-should-retry", b"true")]
     if anthropic and row_of(error).status == 429:
-        headers.append((b"anthropic-ratelimit-unified-status", b"rejected"))
+        headers.append(_REJECTED)
     return headers

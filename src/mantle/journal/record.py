@@ -37,6 +37,14 @@ class Tokens(msgspec.Struct, frozen=True, tag="tokens.1"):
     token_ids: list[int]
 
 
+class Parked(msgspec.Struct, frozen=True, tag="parked.1"):
+    """The attempt gave way after `output_tokens` tokens; the request goes on later."""
+
+    request_id: RequestId
+    epoch: Epoch
+    output_tokens: int
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished.1"):
     """The request is over; `finish` is set when it completed."""
 
@@ -46,4 +54,4 @@ class Finished(msgspec.Struct, frozen=True, tag="finished.1"):
     usage: Usage
 
 
-Record = Accepted | Dispatched | Tokens | Finished
+Record = Accepted | Dispatched | Tokens | Parked | Finished

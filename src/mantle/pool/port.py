@@ -101,6 +101,10 @@ class PoolListener(Protocol):
 
     def stepped(self, replica_id: ReplicaId, report: StepReport) -> None: ...
 
+    def parked(self, replica_id: ReplicaId, sequence_id: int) -> None:
+        """The sequence has left its slot; its last outputs came before this."""
+        ...
+
 
 class ReplicaPool(Protocol):
     """The pool, as the dispatcher uses it."""

@@ -20,6 +20,7 @@ from mantle.engine.port import (
     LoadFault,
     LoadReport,
     LoadSpec,
+    Parked,
     Stepped,
     Unload,
     Unloaded,
@@ -154,6 +155,8 @@ class Supervisor:
     def _on_event(self, event: WorkerEvent) -> None:
         if isinstance(event, Stepped):
             self._told.stepped(ReplicaId(event.replica_id), event.report)
+        elif isinstance(event, Parked):
+            self._told.parked(ReplicaId(event.replica_id), event.sequence_id)
         elif isinstance(event, Loaded):
             self._on_loaded(ReplicaId(event.replica_id), event.report)
         elif isinstance(event, LoadFault):

@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mantle.core.clock import Clock
 from mantle.core.epoch import FIRST_EPOCH, Epoch
@@ -29,20 +29,23 @@ from mantle.core.lane import Lane
 from mantle.core.outcome import FinishReason, Outcome
 from mantle.core.request import Request
 from mantle.core.tokens import TokenLogprob
+from mantle.engine import port as engine
 from mantle.engine.port import (
     Admit,
     Cancel,
     Command,
+    Forget,
     LoadReport,
     LogprobEntry,
+    Resume,
     SequenceOutput,
     SequenceSpec,
     StepReport,
 )
 from mantle.journal.port import Journal
-from mantle.journal.record import Accepted, Dispatched, Finished, Record, Tokens
+from mantle.journal.record import Accepted, Dispatched, Finished, Parked, Record, Tokens
 from mantle.pool.port import Demand, ReplicaPool
-from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose
+from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose, Park
 from mantle.scheduler.generation import LiveGeneration
 from mantle.scheduler.observer import DispatchObserver
 from mantle.scheduler.port import Generation, QueueView, TokenChunk
@@ -56,11 +59,17 @@ TICK_S = 0.05
 
 @dataclass(slots=True)
 class _Live:
-    """A request between acceptance and its end; `sequence_id` is set while it is on a replica."""
+    """A request between acceptance and its end.
+
+    `sequence_id` is set while it is on a replica, `parked_on` while a replica may hold its KV:
+    the replica, and the sequence id it had there. `output` is what the journal has.
+    """
 
     generation: LiveGeneration
     epoch: Epoch = FIRST_EPOCH
     sequence_id: int | None = None
+    parked_on: tuple[ReplicaId, int] | None = None
+    output: list[int] = field(default_factory=list)
 
 
 class Dispatcher:
@@ -158,7 +167,7 @@ class Dispatcher:
 
     def load_failed(self, model_id: ModelId, error: LoadFailed) -> None:
         self._preload.discard(model_id)
-        for request_id in self._scheduler.model_failed(model_id):
+        for request_id in self._scheduler.model_failed(model_id, self._clock.now_ms()):
             again = LoadFailed(error.message, retry_after_ms=error.retry_after_ms, hint=error.hint)
             self._fail(request_id, again)
 
@@ -180,6 +189,19 @@ class Dispatcher:
                 replica.model_id, report.step_ms, report.prefill_tokens, report.decode_tokens
             )
 
+    def parked(self, replica_id: ReplicaId, sequence_id: int) -> None:
+        """The engine has let go: the request waits again, with all that it has shown."""
+        request_id = self._by_sequence.pop(sequence_id, None)
+        if request_id is None:
+            self._outbox.setdefault(replica_id, []).append(Forget(replica_id, sequence_id))
+            self._flush()
+            return
+        live = self._live[request_id]
+        live.sequence_id = None
+        live.parked_on = (replica_id, sequence_id)
+        self._write([Parked(request_id, live.epoch, len(live.output))])
+        self._perform(self._scheduler.parked(request_id, self._clock.now_ms()))
+
     # --- facts for metrics and health -----------------------------------------------------------
     def waiting_counts(self) -> Counter[tuple[Lane, ModelId]]:
         """Waiting requests a lane and model."""
@@ -198,7 +220,9 @@ class Dispatcher:
             if live is None or live.sequence_id != output.sequence_id:
                 continue
             if output.token_ids or output.prompt_logprobs or output.cached_tokens:
-                live.generation.cached_tokens += output.cached_tokens
+                if not live.output:  # what a resumed attempt found cached was counted before
+                    live.generation.cached_tokens = output.cached_tokens
+                live.output += output.token_ids
                 self._scheduler.tokens_produced(
                     request_id,
                     count=len(output.token_ids),
@@ -239,6 +263,10 @@ class Dispatcher:
         live = self._live.pop(request_id)
         if live.sequence_id is not None:
             self._by_sequence.pop(live.sequence_id, None)
+        if live.parked_on is not None:
+            replica_id, parked_id = live.parked_on
+            self._outbox.setdefault(replica_id, []).append(Forget(replica_id, parked_id))
+            self._flush()
         if not self._live:
             self._emptied.set()
         return live
@@ -248,6 +276,8 @@ class Dispatcher:
         for effect in effects:
             if isinstance(effect, Dispatch):
                 self._dispatch(effect)
+            elif isinstance(effect, Park):
+                self._park(effect)
             elif isinstance(effect, Abort):
                 self._abort(effect)
             elif isinstance(effect, Expire):
@@ -267,18 +297,27 @@ class Dispatcher:
         live.epoch = effect.epoch
         live.sequence_id = next(self._sequence_ids)
         self._by_sequence[live.sequence_id] = request.id
-        generation.dispatched_ms = self._clock.now_ms()
+        if generation.dispatched_ms is None:
+            generation.dispatched_ms = self._clock.now_ms()
         self._write([Dispatched(request.id, effect.epoch, effect.replica_id)])
         spec = SequenceSpec(
             sequence_id=live.sequence_id,
             prompt_tokens=list(request.prompt_tokens),
             max_output_tokens=request.max_output_tokens,
             sampling=request.sampling,
+            resume_tokens=live.output,
             lane_rank=request.lane.rank,
             prompt_logprobs=request.prompt_logprobs,
             ignore_eos=request.ignore_eos,
         )
-        self._outbox.setdefault(effect.replica_id, []).append(Admit(effect.replica_id, spec))
+        self._outbox.setdefault(effect.replica_id, []).append(_entry(effect.replica_id, spec, live))
+        live.parked_on = None
+
+    def _park(self, effect: Park) -> None:
+        sequence_id = self._live[effect.request_id].sequence_id
+        assert sequence_id is not None, "what is parked was running"
+        park = engine.Park(effect.replica_id, sequence_id)
+        self._outbox.setdefault(effect.replica_id, []).append(park)
 
     def _abort(self, effect: Abort) -> None:
         live = self._live.get(effect.request_id)
@@ -345,6 +384,13 @@ class Dispatcher:
             return None
         position = self._scheduler.queues.position(generation.request.id)
         return QueueView(position, self._clock.now_ms() - waiting.queued_ms)
+
+
+def _entry(replica_id: ReplicaId, spec: SequenceSpec, live: _Live) -> Command:
+    """How a sequence enters its replica; KV that another replica holds is of no use there."""
+    if live.parked_on is not None and live.parked_on[0] == replica_id:
+        return Resume(replica_id, spec, live.parked_on[1])
+    return Admit(replica_id, spec)
 
 
 def _nothing() -> None:

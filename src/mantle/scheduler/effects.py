@@ -8,16 +8,32 @@ from mantle.core.ids import ReplicaId, RequestId
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Start an attempt: the request leaves its queue and takes a slot of the replica."""
+    """Start an attempt: the request leaves its queue and takes a slot of the replica.
+
+    `resume_from` output tokens were produced before it was parked.
+    """
 
     request_id: RequestId
     replica_id: ReplicaId
     epoch: Epoch
+    resume_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
     """Stop the attempt on its replica; the slot counts as taken until the engine let go."""
+
+    request_id: RequestId
+    replica_id: ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Take the attempt out of its slot, which is free at once; it goes on later.
+
+    Answered by `Scheduler.parked` when the engine has let go, or by the attempt's own end when
+    that was already on its way.
+    """
 
     request_id: RequestId
     replica_id: ReplicaId
@@ -39,4 +55,4 @@ class Lose:
     request_id: RequestId
 
 
-Effect = Dispatch | Abort | Expire | Lose
+Effect = Dispatch | Park | Abort | Expire | Lose

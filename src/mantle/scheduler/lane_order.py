@@ -60,6 +60,10 @@ class FloorsLaneOrder:
         if lane in self._owed:
             self._owed[lane] = 0.0
 
+    def is_ahead_of_turn(self, lane: Lane, backlogged: Collection[Lane]) -> bool:
+        """True when the lane would be served now only because of its floor."""
+        return self.owed(lane) > 0 and any(other.rank < lane.rank for other in backlogged)
+
     def owed(self, lane: Lane) -> float:
         """Token cost that the lane's floor is behind (negative: ahead)."""
         return self._owed.get(lane, 0.0)

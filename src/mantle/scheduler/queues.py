@@ -27,7 +27,11 @@ class QueueBounds:
 
 @dataclass(slots=True)
 class Waiting:
-    """A request in its queue. `cost` is estimated; `attempts` counts the tries already lost."""
+    """A request in its queue. `cost` is estimated; `attempts` counts the tries already lost.
+
+    A request that was parked has `parks` and `resume_from` (output tokens so far); its client is
+    being served, so only its own deadline can still expire it.
+    """
 
     request: Request
     arrival: int
@@ -36,6 +40,9 @@ class Waiting:
     cost: float
     epoch: Epoch = FIRST_EPOCH
     attempts: int = 0
+    parks: int = 0
+    resume_from: int = 0
+    parked_ms: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -106,7 +113,9 @@ class Queues:
             lanes[request.lane] = lanes.get(request.lane, 0) + 1
         queue.push(request.id, expires_ms=waiting.expires_ms, arrival=waiting.arrival)
         self._waiting[request.id] = waiting
-        heapq.heappush(self._expiry, (waiting.expires_ms, request.id))
+        expiry_ms = self._expiry_ms(waiting)
+        if expiry_ms is not None:
+            heapq.heappush(self._expiry, (expiry_ms, request.id))
         load = self._load[request.lane, request.tenant_id]
         load.requests += 1
         load.tokens += waiting.tokens
@@ -150,9 +159,13 @@ class Queues:
         while self._expiry and self._expiry[0][0] <= now_ms:
             expires_ms, request_id = heapq.heappop(self._expiry)
             waiting = self._waiting.get(request_id)
-            if waiting is not None and waiting.expires_ms == expires_ms:
+            if waiting is not None and self._expiry_ms(waiting) == expires_ms:
                 return request_id
         return None
+
+    @staticmethod
+    def _expiry_ms(waiting: Waiting) -> float | None:
+        return waiting.request.deadline_ms if waiting.parks else waiting.expires_ms
 
     def lanes_waiting(self, model_id: ModelId) -> list[Lane]:
         """Lanes in which something waits for this model."""

@@ -19,9 +19,16 @@ class Running:
     attempt: Attempt
     waiting: Waiting
     kv_tokens: int
+    started_ms: float
     estimated_output_tokens: int
-    produced_tokens: int = 0
+    by_floor: bool = False  # runs because its lane was behind its floor
+    produced_tokens: int = 0  # by this attempt
     charged_cost: float = 0.0
+
+    @property
+    def may_be_parked(self) -> bool:
+        """False where giving way would undo a promise, or lose work that can not be replayed."""
+        return not self.by_floor and not self.request.prompt_logprobs
 
 
 @dataclass(slots=True)
@@ -40,6 +47,10 @@ class ReplicaCapacity:
     @property
     def slots_free(self) -> int:
         return 0 if self.draining else self.slots - len(self.running)
+
+    def kv_need(self, tokens: int) -> int:
+        """KV tokens that a sequence of so many tokens takes here."""
+        return min(tokens, self.window_tokens)
 
     def fits(self, kv_tokens: int) -> bool:
         return self.slots_free > 0 and self.kv_tokens_taken + kv_tokens <= self.kv_tokens

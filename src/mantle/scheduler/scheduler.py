@@ -4,6 +4,9 @@ Three questions are asked at every free slot: which lane (`lane_order`), which t
 (`fairness`), which of the tenant's requests (`ordering`). Invariant: every accepted request is
 either waiting in exactly one queue or running on exactly one replica until it ends, once.
 
+When no slot is free, a running attempt may be parked for a request that should not wait
+(`preemption.py`): it goes back to its queue and continues later, with no token twice.
+
 Events come as method calls with the time; each returns the effects that the dispatcher must
 perform in order. The caller owns what a `Rejected` was raised for; everything else is ours.
 """
@@ -16,14 +19,19 @@ from mantle.core.ids import ModelId, ReplicaId, RequestId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.limits import ATTEMPTS_MAX
 from mantle.core.request import Attempt, Request
+from mantle.core.tokens import TokenCursor
+from mantle.scheduler.certificate import Certificate
 from mantle.scheduler.cost import CostWeights, OutputEstimate
-from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose
+from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose, Park
 from mantle.scheduler.fairness.port import Fairness
 from mantle.scheduler.fairness.virtual_counter import VirtualTokenCounter
+from mantle.scheduler.holdings import Holdings
 from mantle.scheduler.lane_order import DEFAULT_FLOORS, FloorsLaneOrder
+from mantle.scheduler.preemption import Parking, ParkingRules
 from mantle.scheduler.queues import QueueBounds, Queues, Waiting
 from mantle.scheduler.running import ReplicaCapacity, Residents, Running
 from mantle.scheduler.service_rate import ServiceRate
+from mantle.scheduler.steady import SteadyTraffic
 
 
 def default_bounds() -> dict[Lane, QueueBounds]:
@@ -43,6 +51,7 @@ class SchedulerRules:
     bounds: Mapping[Lane, QueueBounds] = field(default_factory=default_bounds)
     floors: Mapping[Lane, float] = field(default_factory=lambda: dict(DEFAULT_FLOORS))
     cost: CostWeights = field(default_factory=CostWeights)
+    parking: ParkingRules = field(default_factory=ParkingRules)
 
 
 def equal_weights(_: TenantId) -> float:
@@ -62,11 +71,20 @@ class Scheduler:
     ) -> None:
         rules = rules or SchedulerRules()
         self._cost = rules.cost
+        self._weight_of = weight_of
         self.queues = Queues(dict(rules.bounds))
         self.residents = Residents()
         self._lane_order = FloorsLaneOrder(rules.floors)
         make_fairness = fairness_of or (lambda _: VirtualTokenCounter(weight_of))
         self._fairness = {lane: make_fairness(lane) for lane in Lane}
+        self._holdings = Holdings(weight_of)
+        self._parking_rules = Parking(
+            rules.parking, self._holdings, weight_of, lambda lane: self._lane_order.owed(lane) > 0
+        )
+        self._leaving: dict[RequestId, Running] = {}  # parked, the engine has not let go yet
+        self._steady = SteadyTraffic()
+        self._served: dict[Lane, dict[TenantId, float]] = {lane: {} for lane in Lane}
+        self.certificates = {lane: Certificate() for lane in Lane}
         self._estimate = OutputEstimate()
         self._rate = ServiceRate()
         self._arrivals = 0
@@ -80,8 +98,11 @@ class Scheduler:
         for request in requests:
             self._arrivals += 1
             expires_ms = self.queues.expires_ms(request, now_ms)
-            cost = self._dispatch_cost(request, self._expected_output(request))
-            self._enqueue(Waiting(request, self._arrivals, now_ms, expires_ms, cost))
+            waiting = Waiting(request, self._arrivals, now_ms, expires_ms, cost=0.0)
+            waiting.cost = self._cost.of_input(len(request.prompt_tokens))
+            waiting.cost += self._cost.of_output(self._expected_output(waiting))
+            self._steady.arrived(request.tenant_id, request.model_id, now_ms)
+            self._enqueue(waiting, now_ms)
         return self._fill(first.model_id, now_ms)
 
     def cancel(self, request_id: RequestId, now_ms: float) -> list[Effect]:
@@ -91,8 +112,11 @@ class Scheduler:
         sequence before it sees the next one.
         """
         if request_id in self.queues:
-            self._dequeue(request_id)
+            self._dequeue(request_id, now_ms)
             return []
+        leaving = self._leaving.pop(request_id, None)
+        if leaving is not None:
+            return [Abort(request_id, leaving.attempt.replica_id)]
         running = self.residents.find(request_id)
         if running is None:
             return []
@@ -105,8 +129,11 @@ class Scheduler:
         """The attempt has `count` more output tokens; `cached_tokens` come with the first ones."""
         running = self.residents.find(request_id)
         if running is None:
+            leaving = self._leaving.get(request_id)
+            if leaving is not None:
+                leaving.produced_tokens += count  # of the step that was under way
             return
-        if cached_tokens:
+        if cached_tokens and not running.waiting.resume_from:
             self._charge(running, -self._cost.of_input(cached_tokens), now_ms)
         estimated_left = max(0, running.estimated_output_tokens - running.produced_tokens)
         running.produced_tokens += count
@@ -116,11 +143,29 @@ class Scheduler:
 
     def released(self, request_id: RequestId, now_ms: float) -> list[Effect]:
         """The attempt is over (finished, broke or aborted): its slot is free."""
+        if self._leaving.pop(request_id, None) is not None:
+            return []  # it ended in the step that was under way when it was parked
         running = self.residents.release(request_id)
         if running is None:
             return []
-        self._settle(running, now_ms)
+        self._let_go(running, now_ms)
+        produced_tokens = running.waiting.resume_from + running.produced_tokens
+        self._estimate.learn(running.request.tenant_id, produced_tokens)
         self._rate.served(running.request.tenant_id, now_ms)
+        return self._fill(running.request.model_id, now_ms)
+
+    def parked(self, request_id: RequestId, now_ms: float) -> list[Effect]:
+        """The engine has let go of a parked attempt: the request waits again, in its old place."""
+        running = self._leaving.pop(request_id, None)
+        if running is None:
+            return []
+        waiting = running.waiting
+        waiting.resume_from += running.produced_tokens
+        waiting.parks += 1
+        waiting.epoch = next_epoch(waiting.epoch)
+        waiting.parked_ms = now_ms
+        waiting.cost = self._cost.of_output(self._expected_output(waiting))
+        self._enqueue(waiting, now_ms)
         return self._fill(running.request.model_id, now_ms)
 
     # --- events about replicas ------------------------------------------------------------------
@@ -139,16 +184,22 @@ class Scheduler:
         """A replica was lost or unloaded. What had shown nothing yet goes back to its place."""
         effects: list[Effect] = []
         models: set[ModelId] = set()
-        for running in self.residents.drop_replica(replica_id):
-            self._settle(running, now_ms)
+        leaving = [r for r in self._leaving.values() if r.attempt.replica_id == replica_id]
+        for running in leaving:
+            del self._leaving[running.request.id]
+        lost = self.residents.drop_replica(replica_id)
+        for running in lost:
+            self._let_go(running, now_ms)
+        for running in [*lost, *leaving]:
             models.add(running.request.model_id)
             waiting = running.waiting
             waiting.attempts += 1
-            if running.produced_tokens or waiting.attempts >= ATTEMPTS_MAX:
+            has_shown = running.produced_tokens or waiting.resume_from
+            if has_shown or waiting.attempts >= ATTEMPTS_MAX:
                 effects.append(Lose(running.request.id))
                 continue
             waiting.epoch = next_epoch(waiting.epoch)
-            self._enqueue(waiting)
+            self._enqueue(waiting, now_ms)
         for model_id in models:
             effects += self._fill(model_id, now_ms)
         return effects
@@ -157,7 +208,7 @@ class Scheduler:
         """Time has passed: drop what has waited too long."""
         effects: list[Effect] = []
         while (request_id := self.queues.pop_expired(now_ms)) is not None:
-            waiting = self._dequeue(request_id)
+            waiting = self._dequeue(request_id, now_ms)
             deadline_ms = waiting.request.deadline_ms
             by_deadline = deadline_ms is not None and deadline_ms <= now_ms
             effects.append(Expire(request_id, now_ms - waiting.queued_ms, by_deadline))
@@ -168,10 +219,14 @@ class Scheduler:
         """Token cost that waits, a model: what the pool weighs against the cost of loading."""
         return self.queues.demand()
 
-    def model_failed(self, model_id: ModelId) -> list[RequestId]:
+    def served_cost(self, lane: Lane, tenant_id: TenantId) -> float:
+        """Token cost this tenant was charged in this lane since the start, estimates included."""
+        return self._served[lane].get(tenant_id, 0.0)
+
+    def model_failed(self, model_id: ModelId, now_ms: float) -> list[RequestId]:
         """The model can not be loaded: everything that waits for it leaves. Returns who."""
         return [
-            self._dequeue(waiting.request.id).request.id
+            self._dequeue(waiting.request.id, now_ms).request.id
             for waiting in self.queues.of_model(model_id)
         ]
 
@@ -183,63 +238,105 @@ class Scheduler:
     def _fill(self, model_id: ModelId, now_ms: float) -> list[Effect]:
         """Late binding: give each free slot of the model's replicas to whoever is next."""
         effects: list[Effect] = []
-        while (replica := self.residents.roomiest(model_id)) is not None:
+        while self.residents.serves(model_id):
             lane = self._lane_order.pick(self.queues.lanes_waiting(model_id), now_ms)
             if lane is None:
                 break
             tenant_id = self._fairness[lane].pick(model_id)
             assert tenant_id is not None, "a backlogged lane has a backlogged tenant"
             waiting = self.queues.head(lane, tenant_id, model_id)
-            kv_tokens = min(waiting.tokens, replica.window_tokens)
-            if not replica.fits(kv_tokens):
-                break  # no overtaking: a long request must not starve behind short ones
-            effects.append(self._start(waiting, replica, kv_tokens, now_ms))
+            replica = self.residents.roomiest(model_id)
+            if replica is None or not replica.fits(replica.kv_need(waiting.tokens)):
+                # no overtaking: a long request must not starve behind short ones
+                victim = self._victim(waiting, now_ms)
+                if victim is None:
+                    break
+                effects.append(self._park(victim, now_ms))
+                replica = self.residents.replica(victim.attempt.replica_id)
+                assert replica is not None, "a victim runs on a replica"
+                if not replica.fits(replica.kv_need(waiting.tokens)):
+                    continue  # KV memory is short: the next round frees more
+            effects.append(self._start(waiting, replica, now_ms))
         return effects
 
-    def _start(
-        self, waiting: Waiting, replica: ReplicaCapacity, kv_tokens: int, now_ms: float
-    ) -> Dispatch:
+    def _victim(self, waiting: Waiting, now_ms: float) -> Running | None:
         request = waiting.request
-        self._dequeue(request.id)
-        expected = self._expected_output(request)
-        attempt = Attempt(request.id, replica.replica_id, waiting.epoch)
-        running = Running(request, attempt, waiting, kv_tokens, expected)
-        self.residents.start(running)
-        self._charge(running, self._dispatch_cost(request, expected), now_ms)
-        return Dispatch(request.id, replica.replica_id, waiting.epoch)
+        held = self._holdings.count(request.model_id, request.lane, request.tenant_id)
+        steady_slots = self._steady.slots(request.tenant_id, request.model_id, now_ms)
+        return self._parking_rules.victim_for(request, is_steady=held < steady_slots, now_ms=now_ms)
 
-    def _settle(self, running: Running, now_ms: float) -> None:
-        """Take back what was estimated but not produced, and learn from it."""
+    def _park(self, victim: Running, now_ms: float) -> Park:
+        self.residents.release(victim.request.id)
+        self._let_go(victim, now_ms)
+        self._leaving[victim.request.id] = victim
+        return Park(victim.request.id, victim.attempt.replica_id)
+
+    def _start(self, waiting: Waiting, replica: ReplicaCapacity, now_ms: float) -> Dispatch:
+        request = waiting.request
+        by_floor = self._lane_order.is_ahead_of_turn(
+            request.lane, self.queues.lanes_waiting(request.model_id)
+        )
+        self._dequeue(request.id, now_ms)
+        expected = self._expected_output(waiting)
+        running = Running(
+            request,
+            Attempt(
+                request.id, replica.replica_id, waiting.epoch, TokenCursor(waiting.resume_from)
+            ),
+            waiting,
+            replica.kv_need(waiting.tokens),
+            now_ms,
+            expected,
+            by_floor,
+        )
+        self.residents.start(running)
+        self._holdings.add(running)
+        input_tokens = 0 if waiting.parks else len(request.prompt_tokens)
+        cost = self._cost.of_input(input_tokens) + self._cost.of_output(expected)
+        self._charge(running, cost, now_ms)
+        return Dispatch(request.id, replica.replica_id, waiting.epoch, waiting.resume_from)
+
+    def _let_go(self, running: Running, now_ms: float) -> None:
+        """The slot is free: take back what was estimated but not produced, and learn from it."""
+        self._holdings.remove(running)
         unproduced = running.estimated_output_tokens - running.produced_tokens
         if unproduced > 0:
             self._charge(running, -self._cost.of_output(unproduced), now_ms)
-        self._estimate.learn(running.request.tenant_id, running.produced_tokens)
+        request = running.request
+        weighted = running.charged_cost / self._weight_of(request.tenant_id)
+        self.certificates[request.lane].landed(request.tenant_id, weighted, now_ms)
+        self._steady.served(
+            request.tenant_id, request.model_id, now_ms - running.started_ms, now_ms
+        )
 
     def _charge(self, running: Running, cost: float, now_ms: float) -> None:
         request = running.request
         running.charged_cost += cost
+        served = self._served[request.lane]
+        served[request.tenant_id] = served.get(request.tenant_id, 0.0) + cost
         self._fairness[request.lane].charge(request.tenant_id, cost)
         backlogged = self.queues.lanes_waiting(request.model_id)
         self._lane_order.charge(request.lane, cost, backlogged=backlogged, now_ms=now_ms)
+        weighted = cost / self._weight_of(request.tenant_id)
+        self.certificates[request.lane].charged(request.tenant_id, weighted, now_ms)
 
-    def _enqueue(self, waiting: Waiting) -> None:
+    def _enqueue(self, waiting: Waiting, now_ms: float) -> None:
         request = waiting.request
         if self.queues.add(waiting):
             self._fairness[request.lane].backlogged(request.tenant_id, request.model_id)
+            self.certificates[request.lane].waits(request.tenant_id, now_ms)
 
-    def _dequeue(self, request_id: RequestId) -> Waiting:
+    def _dequeue(self, request_id: RequestId, now_ms: float) -> Waiting:
         waiting, is_empty = self.queues.remove(request_id)
         request = waiting.request
         if is_empty:
             self._fairness[request.lane].drained(request.tenant_id, request.model_id)
+            self.certificates[request.lane].rests(request.tenant_id, now_ms)
             if not self.queues.lane_is_waiting(request.lane):
                 self._lane_order.drained(request.lane)
         return waiting
 
-    def _expected_output(self, request: Request) -> int:
-        return self._estimate.expected(request.tenant_id, request.max_output_tokens)
-
-    def _dispatch_cost(self, request: Request, expected_output: int) -> float:
-        return self._cost.of_input(len(request.prompt_tokens)) + self._cost.of_output(
-            expected_output
-        )
+    def _expected_output(self, waiting: Waiting) -> int:
+        request = waiting.request
+        expected = self._estimate.expected(request.tenant_id, request.max_output_tokens)
+        return max(1, expected - waiting.resume_from)

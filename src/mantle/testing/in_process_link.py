@@ -96,8 +96,7 @@ class InProcessLink:
             events += self._step()
         if not events:
             return []
-        reader = frames.event_reader()
-        return [one for frame in frames.encode_events(events) for one in reader.feed(frame)]
+        return frames.event_reader().feed(frames.encode_events(events))
 
     def _step(self) -> list[WorkerEvent]:
         started_ms = self._clock.now_ms()

@@ -10,13 +10,15 @@ from mantle.core.errors import (
     InvalidRequest,
     PermissionDenied,
     PromptTooLong,
+    QueueFull,
+    QuotaExceeded,
     Unauthenticated,
     UnknownModel,
 )
 from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.sampling import SamplingParams
-from mantle.core.tenant import Tenant
+from mantle.core.tenant import Quota, Tenant
 from mantle.pool.port import CatalogueEntry, ModelState
 from mantle.testing.catalogue import ListCatalogue
 from mantle.testing.sim_clock import SimClock
@@ -161,3 +163,55 @@ def test_unknown_tier_is_named():
     with pytest.raises(InvalidRequest) as refusal:
         choose_lane("gold", tenant=Tenant(TenantId("t")))
     assert refusal.value.param == "service_tier"
+
+
+LIMITED_KEY = new_api_key()
+
+
+@pytest.fixture
+def limited(scheduler):
+    tenant = Tenant(TenantId("small"), quotas=(Quota(ModelId("m"), 50, 30, 2),))
+    admission = Admission(
+        directory=Directory([TenantKeys(tenant, (hash_api_key(LIMITED_KEY),))]),
+        catalogue=ListCatalogue(entry("m")),
+        pool=FixedPool(),
+        scheduler=scheduler,
+        clock=SimClock(),
+    )
+    return admission, admission.authenticate(LIMITED_KEY)
+
+
+def test_output_is_cut_to_what_the_quota_leaves(limited, scheduler):
+    admission, principal = limited
+    scheduler.submit = lambda requests: (
+        scheduler.taken.extend(requests) or [WaitingGeneration(request) for request in requests]
+    )
+    admission.enter(principal, ask(prompt=10))
+    assert scheduler.taken[0].max_output_tokens == 30
+    assert admission.limits(principal, ModelId("m")).output_tokens.remaining == 0
+    with pytest.raises(QuotaExceeded):
+        admission.enter(principal, ask(prompt=10))
+
+
+def test_ask_that_the_scheduler_refuses_holds_nothing(limited, scheduler):
+    admission, principal = limited
+    scheduler.submit = refuse
+    with pytest.raises(QueueFull):
+        admission.enter(principal, ask(prompt=10, n=2))
+    limits = admission.limits(principal, ModelId("m"))
+    assert limits.requests.remaining == 2
+    assert limits.input_tokens.remaining == 50
+    assert limits.output_tokens.remaining == 30
+
+
+def refuse(requests):
+    raise QueueFull("full", retry_after_ms=1.0)
+
+
+class WaitingGeneration:
+    def __init__(self, request):
+        self.request = request
+        self.ended = None
+
+    def __aiter__(self):
+        return self

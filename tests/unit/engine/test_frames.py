@@ -13,11 +13,11 @@ from mantle.engine.port import (
     Cancel,
     Command,
     EngineSettings,
+    Forget,
     Load,
     LoadSpec,
     Park,
     Parked,
-    ParkedSequence,
     Resume,
     SequenceOutput,
     SequenceSpec,
@@ -32,8 +32,9 @@ COMMANDS: list[Command] = [
     Load("r", LoadSpec("m", "scripted", "/x", EngineSettings())),
     Admit("r", SPEC),
     Cancel("r", 7),
-    Park("r", 7, keep_kv=True),
-    Resume("r", SPEC, ParkedSequence(7, [9], b"\x00\xff")),
+    Park("r", 7),
+    Resume("r", SPEC, 3),
+    Forget("r", 3),
     Unload("r"),
 ]
 
@@ -51,13 +52,10 @@ def test_commands_survive_any_cut_of_the_stream(sizes: list[int]) -> None:
     assert got == COMMANDS + COMMANDS[1:]
 
 
-def test_events_of_one_step_share_a_frame_and_parked_ones_have_their_own() -> None:
+def test_events_of_one_step_share_a_frame() -> None:
     stepped = Stepped("r", StepReport([SequenceOutput(1, 0, [5])]))
-    parked = Parked("r", ParkedSequence(2, [6], b"kv"))
-    assert len(frames.encode_events([stepped, stepped])) == 1
-    several = frames.encode_events([stepped, parked, Unloaded("r")])
-    assert len(several) == 3
-    assert frames.event_reader().feed(b"".join(several)) == [stepped, parked, Unloaded("r")]
+    events = [stepped, Parked("r", 2, kv_bytes=10), Unloaded("r")]
+    assert frames.event_reader().feed(frames.encode_events(events)) == events
 
 
 def test_frame_over_the_limit_is_refused_before_its_body_comes() -> None:

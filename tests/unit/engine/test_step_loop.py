@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mantle.core.errors import EngineFailed, LoadFailed
@@ -183,9 +184,7 @@ def test_fault_within_a_step_takes_down_its_replica_and_no_other(
     assert "secret" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("command", "call"), [(Cancel("a", 1), "cancel"), (Park("a", 1, keep_kv=True), "park")]
-)
+@pytest.mark.parametrize(("command", "call"), [(Cancel("a", 1), "cancel"), (Park("a", 1), "park")])
 def test_fault_outside_a_step_is_answered_for_every_resident(
     command: Cancel | Park, call: str
 ) -> None:
@@ -250,11 +249,11 @@ def test_parked_sequence_resumes_where_it_was(tmp_path: Path) -> None:
     loop = scripted_loop(tmp_path, a=script_of(*"ABCDEF"))
     loop.handle(Admit("a", sequence(1)))
     loop.step()
-    [event] = loop.handle(Park("a", 1, keep_kv=True))
+    [event] = loop.handle(Park("a", 1))
     assert isinstance(event, Parked)
-    assert event.parked.output_tokens == [65]
     assert loop.step() == []
-    loop.handle(Resume("a", sequence(2), event.parked))
+    again = msgspec.structs.replace(sequence(2), resume_tokens=[65])
+    loop.handle(Resume("a", again, event.sequence_id))
     [output] = outputs_of(loop.step())
     assert (output.sequence_id, output.first_index, output.token_ids) == (2, 1, [66])
 
@@ -264,8 +263,8 @@ def test_commands_for_sequences_that_are_over_are_silent(tmp_path: Path) -> None
     loop.handle(Admit("a", sequence(1, output=1)))
     assert outputs_of(loop.step())[0].finish is not None
     assert loop.handle(Cancel("a", 1)) == []
-    assert loop.handle(Park("a", 1, keep_kv=False)) == []
-    assert loop.handle(Park("gone", 1, keep_kv=False)) == []
+    assert loop.handle(Park("a", 1)) == []
+    assert loop.handle(Park("gone", 1)) == []
 
 
 def test_busy_time_is_that_of_the_call_in_progress(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from gateway_client import Call, Reply
 from piece_text import PieceText
 
-from mantle.admission.port import Ask
+from mantle.admission.port import Ask, RateLimits
 from mantle.core.clock import SystemClock
 from mantle.core.errors import Cancelled, PromptTooLong, Unauthenticated, UnknownModel
 from mantle.core.ids import ModelId, ProjectId, RequestId, TenantId
@@ -139,6 +139,7 @@ class FakeAdmission:
         self.refusal: Exception | None = None
         self.refuse_from_ask = 0
         self.asks: list[Ask] = []
+        self.rate_limits: RateLimits | None = None
         self.generations: list[FakeGeneration] = []
         self._text = text
 
@@ -150,6 +151,9 @@ class FakeAdmission:
     def check_model(self, principal: Principal, model_id: ModelId) -> None:
         if model_id == "archived":
             raise UnknownModel("the model is archived")
+
+    def limits(self, principal: Principal, model_id: ModelId) -> RateLimits | None:
+        return self.rate_limits
 
     def enter(self, principal: Principal, ask: Ask) -> list[FakeGeneration]:
         self.asks.append(ask)

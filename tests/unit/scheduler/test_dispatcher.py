@@ -278,3 +278,80 @@ async def test_drain_lets_live_requests_finish(tmp_path):
         await draining
         with pytest.raises(Unavailable):
             w.submit()
+
+
+# --- parking ------------------------------------------------------------------------------------
+LETTERS = [chr(code) for code in range(ord("a"), ord("a") + 26)]
+
+
+async def park_one(w):
+    """A flex stream that talks, and a priority request that takes its slot."""
+    flex = w.submit(lane=Lane.FLEX, max_output_tokens=26)
+    chunk = await anext(aiter(flex))
+    w.clock.advance(1_000)
+    urgent = w.submit(lane=Lane.PRIORITY, max_output_tokens=3)
+    return flex, list(chunk.token_ids), urgent
+
+
+async def test_parked_stream_is_one_unbroken_stream(tmp_path):
+    async with world(tmp_path, script_of(*LETTERS), slots=1) as w:
+        flex, shown, urgent = await park_one(w)
+        assert len(await read(urgent)) == 3
+        shown += await read(flex)
+        assert shown == [ord(letter) for letter in LETTERS]
+        assert flex.ended.usage.output_tokens == 26
+        assert flex.ended.usage.input_tokens == 10
+        assert [r.epoch for r in w.journal.of(Dispatched) if r.request_id == flex.request.id] == [
+            1,
+            2,
+        ]
+        assert w.dispatcher.running_counts() == {}
+
+
+async def test_reader_of_a_parked_stream_may_leave(tmp_path):
+    async with world(tmp_path, script_of(*LETTERS, repeat=True), slots=1) as w:
+        flex, _, urgent = await park_one(w)
+        await anext(aiter(urgent))
+        flex.cancel()
+        await turns()
+        assert w.dispatcher.waiting_counts() == {}
+        urgent.cancel()
+        await turns()
+        assert w.journal.live_count() == 0
+
+
+async def test_reader_may_leave_before_the_engine_has_let_go(tmp_path):
+    async with world(tmp_path, script_of(*LETTERS, repeat=True), slots=1) as w:
+        w_flex = w.submit(lane=Lane.FLEX, max_output_tokens=26)
+        await anext(aiter(w_flex))
+        w.links[0].hold()
+        w.clock.advance(1_000)
+        urgent = w.submit(lane=Lane.PRIORITY, max_output_tokens=3)
+        w_flex.cancel()
+        w.links[0].release()
+        assert len(await read(urgent)) == 3
+        assert w.journal.live_count() == 0
+
+
+async def test_stream_is_parked_and_resumed_many_times(tmp_path):
+    async with world(tmp_path, script_of(*LETTERS), slots=1) as w:
+        flex = w.submit(lane=Lane.FLEX, max_output_tokens=26)
+        shown = list((await anext(aiter(flex))).token_ids)
+        for _ in range(5):
+            w.clock.advance(1_000)
+            await read(w.submit(lane=Lane.PRIORITY, max_output_tokens=1))
+            shown += (await anext(aiter(flex))).token_ids
+        shown += await read(flex)
+        assert bytes(shown).decode() == "".join(LETTERS)
+
+
+async def test_worker_lost_while_a_request_is_parked_does_not_lose_it(tmp_path):
+    async with world(tmp_path, script_of(*LETTERS), slots=1) as w:
+        w.dispatcher.start()
+        flex, shown, urgent = await park_one(w)
+        await anext(aiter(urgent))
+        assert flex.request.id in w.dispatcher._scheduler.queues
+        w.links[0].kill()
+        async with asyncio.timeout(5):
+            shown += await read(flex)
+        assert bytes(shown).decode() == "".join(LETTERS)

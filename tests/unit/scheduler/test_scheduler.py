@@ -7,7 +7,7 @@ from mantle.core.errors import QueueFull
 from mantle.core.ids import ReplicaId
 from mantle.core.lane import Lane
 from mantle.core.limits import ATTEMPTS_MAX
-from mantle.scheduler.effects import Abort, Dispatch, Expire, Lose
+from mantle.scheduler.effects import Abort, Dispatch, Expire, Lose, Park
 from mantle.scheduler.queues import QueueBounds
 from mantle.scheduler.scheduler import Scheduler, SchedulerRules, default_bounds
 from mantle.testing.requests import M, N, a_replica, a_request
@@ -224,7 +224,7 @@ def test_failed_model_releases_all_who_wait_for_it():
     waiting, other = a_request(model=N), a_request()
     scheduler.submit([waiting], 0.0)
     scheduler.submit([other], 0.0)
-    assert scheduler.model_failed(N) == [waiting.id]
+    assert scheduler.model_failed(N, 0.0) == [waiting.id]
     assert other.id in scheduler.queues
 
 
@@ -241,3 +241,156 @@ def test_cached_input_is_not_charged():
         current = effects[0].request_id
         order.append(current)
     assert order.index(second.id) <= 1  # charged in full it would come last
+
+
+# --- parking ------------------------------------------------------------------------------------
+def test_priority_parks_flex_before_standard_when_slots_are_full():
+    scheduler = ready(slots=2)
+    standard = a_request("a")
+    flex = a_request("b", lane=Lane.FLEX)
+    for request in (standard, flex):
+        scheduler.submit([request], 0.0)
+    urgent = a_request("c", lane=Lane.PRIORITY)
+    effects = scheduler.submit([urgent], 10.0)
+    assert effects == [Park(flex.id, R1), Dispatch(urgent.id, R1, Epoch(1))]
+    more = a_request("c", lane=Lane.PRIORITY)
+    assert scheduler.submit([more], 20.0)[0] == Park(standard.id, R1)
+    assert scheduler.submit([a_request("c", lane=Lane.PRIORITY)], 30.0) == []
+
+
+def test_parked_request_goes_on_where_it_was_and_is_not_charged_again():
+    scheduler = ready(slots=1)
+    flex = a_request("b", lane=Lane.FLEX, prompt_tokens=500)
+    scheduler.submit([flex], 0.0)
+    scheduler.tokens_produced(flex.id, count=3, cached_tokens=0, now_ms=5.0)
+    urgent = a_request("c", lane=Lane.PRIORITY)
+    scheduler.submit([urgent], 10.0)
+    assert scheduler.parked(flex.id, 11.0) == []
+    assert flex.id in scheduler.queues
+    before = scheduler.served_cost(Lane.FLEX, flex.tenant_id)
+    assert scheduler.released(urgent.id, 20.0) == [Dispatch(flex.id, R1, Epoch(2), resume_from=3)]
+    again = scheduler.served_cost(Lane.FLEX, flex.tenant_id) - before
+    assert again == 2.0 * (10 - 3)  # the output still expected; the prompt is not paid twice
+
+
+def test_tokens_of_the_step_under_way_count_when_a_sequence_is_parked():
+    scheduler = ready(slots=1)
+    flex = a_request("b", lane=Lane.FLEX)
+    scheduler.submit([flex], 0.0)
+    scheduler.submit([a_request("c", lane=Lane.PRIORITY)], 10.0)
+    scheduler.tokens_produced(flex.id, count=2, cached_tokens=0, now_ms=11.0)
+    scheduler.parked(flex.id, 12.0)
+    assert scheduler.queues.find(flex.id).resume_from == 2
+
+
+def test_sequence_that_ended_while_it_was_being_parked_is_over():
+    scheduler = ready(slots=1)
+    flex = a_request("b", lane=Lane.FLEX)
+    scheduler.submit([flex], 0.0)
+    scheduler.submit([a_request("c", lane=Lane.PRIORITY)], 10.0)
+    assert scheduler.released(flex.id, 11.0) == []
+    assert scheduler.parked(flex.id, 12.0) == []
+    assert flex.id not in scheduler.queues
+
+
+def test_parked_request_does_not_expire_with_its_lane():
+    scheduler = ready(slots=1)
+    flex = a_request("b", lane=Lane.FLEX)
+    scheduler.submit([flex], 0.0)
+    scheduler.submit([a_request("c", lane=Lane.PRIORITY)], 10.0)
+    scheduler.parked(flex.id, 11.0)
+    assert scheduler.tick(10_000_000.0) == []
+
+
+def test_over_share_tenant_gives_way_until_shares_are_equal():
+    scheduler = ready(slots=4)
+    noisy = [a_request("noisy") for _ in range(4)]
+    for request in noisy:
+        scheduler.submit([request], 0.0)
+    quiet = [a_request("quiet") for _ in range(3)]
+    first = scheduler.submit([quiet[0]], 1_000.0)
+    assert first == [Park(noisy[3].id, R1), Dispatch(quiet[0].id, R1, Epoch(1))]
+    second = scheduler.submit([quiet[1]], 1_001.0)
+    assert second[0] == Park(noisy[2].id, R1)
+    assert scheduler.submit([quiet[2]], 1_002.0) == []
+
+
+def test_fresh_attempt_is_left_alone_for_a_while():
+    scheduler = ready(slots=2)
+    for _ in range(2):
+        scheduler.submit([a_request("noisy")], 0.0)
+    assert scheduler.submit([a_request("quiet")], 100.0) == []
+
+
+def test_steady_tenant_does_not_wait_for_a_fresh_burst():
+    scheduler = ready(slots=2)
+    now_ms = 0.0
+    for _ in range(60):
+        request = a_request("steady")
+        scheduler.submit([request], now_ms)
+        scheduler.released(request.id, now_ms + 900.0)
+        now_ms += 1_000.0
+    for _ in range(2):
+        scheduler.submit([a_request("noisy")], now_ms)
+    effects = scheduler.submit([a_request("steady")], now_ms + 10.0)
+    assert isinstance(effects[0], Park)
+
+
+def test_weights_decide_how_far_parking_goes():
+    scheduler = Scheduler(weight_of=lambda tenant: 3.0 if tenant == "heavy" else 1.0)
+    scheduler.replica_ready(a_replica(slots=4), 0.0)
+    for _ in range(4):
+        scheduler.submit([a_request("light")], 0.0)
+    for turn in range(4):
+        scheduler.submit([a_request("heavy")], 1_000.0 + turn)
+    held = [r.request.tenant_id for r in scheduler.residents.all_running()]
+    assert held.count("heavy") == 3
+
+
+def test_lone_tenant_takes_all_slots_also_in_flex():
+    scheduler = ready(slots=4)
+    dispatched = [scheduler.submit([a_request("a", lane=Lane.FLEX)], 0.0) for _ in range(4)]
+    assert all(effects for effects in dispatched)
+
+
+def test_lane_behind_its_floor_is_not_parked():
+    scheduler = ready(slots=1)
+    flex = a_request("b", lane=Lane.FLEX, max_output_tokens=200)
+    scheduler.submit([a_request("p", lane=Lane.PRIORITY)], 0.0)
+    scheduler.submit([flex], 0.0)
+    running = next(r.request.id for r in scheduler.residents.all_running())
+    parks = 0
+    for turn in range(1, 200):
+        scheduler.submit([a_request("p", lane=Lane.PRIORITY)], turn * 10.0)
+        effects = scheduler.released(running, turn * 10.0 + 5)
+        parks += sum(isinstance(e, Park) for e in effects)
+        running = next(r.request.id for r in scheduler.residents.all_running())
+        if running == flex.id:
+            break
+    assert running == flex.id
+    assert scheduler.submit([a_request("p", lane=Lane.PRIORITY)], 5_000.0) == []
+    assert parks == 0
+
+
+def test_parking_makes_room_in_kv_memory():
+    scheduler = ready(slots=8, kv_tokens=1_000, window_tokens=1_000)
+    small = [a_request("b", lane=Lane.FLEX, prompt_tokens=300) for _ in range(3)]
+    for request in small:
+        scheduler.submit([request], 0.0)
+    urgent = a_request("c", lane=Lane.PRIORITY, prompt_tokens=600)
+    effects = scheduler.submit([urgent], 10.0)
+    assert [type(e) for e in effects] == [Park, Park, Dispatch]
+
+
+def test_certificate_stays_within_its_bound_under_a_burst():
+    scheduler = ready(slots=2)
+    for tenant in ("a", "b", "c"):
+        for _ in range(300):
+            scheduler.submit([a_request(tenant, max_output_tokens=20)], 0.0)
+    now_ms = 0.0
+    while scheduler.residents.all_running():
+        now_ms += 100.0
+        running = scheduler.residents.all_running()[0]
+        scheduler.tokens_produced(running.request.id, count=20, cached_tokens=0, now_ms=now_ms)
+        scheduler.released(running.request.id, now_ms)
+    assert 0.0 < scheduler.certificates[Lane.STANDARD].highest <= 1.0

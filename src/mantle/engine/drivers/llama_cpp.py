@@ -19,7 +19,14 @@ from mantle.engine.drivers.llama_batch import Chunk, compose, fill
 from mantle.engine.drivers.llama_memory import kv_budget_bytes
 from mantle.engine.drivers.llama_native import DECODE_NO_KV_ROOM, DECODE_OK, LlamaContext
 from mantle.engine.drivers.llama_sequence import Resident, unknown_tokens
-from mantle.engine.drivers.prefix_cache import Placement, Slot, is_worth_waiting, place
+from mantle.engine.drivers.prefix_cache import (
+    MOVED_TOKENS_PER_STEP_MAX,
+    Placement,
+    Slot,
+    closing_move,
+    is_worth_waiting,
+    place,
+)
 from mantle.engine.port import (
     LoadReport,
     LoadSpec,
@@ -120,14 +127,18 @@ class LlamaCppDriver:
         resident = self._residents.get(sequence_id)
         if resident is None:
             return None
-        kv = resident.parked_kv
-        if resident.slot is not None and self._context is not None:
-            kv = self._context.save(resident.slot.index) if resident.computed else None
-        if not keep_kv or resident.wants_prompt_logprobs:
-            kv = None  # prompt log-probabilities not yet reported need the whole prompt again
+        kv = None
+        if keep_kv and not resident.wants_prompt_logprobs:  # those need the whole prompt again
+            kv = self._saved_kv(resident)
         output = resident.known[resident.prompt_count :]
+        kv_tokens = 0 if kv is None else resident.computed
         self._leave(resident)
-        return ParkedSequence(sequence_id, output, kv)
+        return ParkedSequence(sequence_id, output, kv, kv_tokens)
+
+    def _saved_kv(self, resident: Resident) -> bytes | None:
+        if resident.slot is None or self._context is None:
+            return resident.parked_kv  # parked again before it came to a slot
+        return self._context.save(resident.slot.index) if resident.computed else None
 
     def close(self) -> None:
         self._residents.clear()
@@ -145,6 +156,8 @@ class LlamaCppDriver:
             output for one in in_order if (output := self._at_bound_already(one)) is not None
         ]
         self._place_waiting([one for one in in_order if one.spec.sequence_id in self._residents])
+        if self._plan.streams:
+            self._close_gap()
         chunks, failures = self._decode(budget)
         outputs += failures
         if chunks:
@@ -226,6 +239,22 @@ class LlamaCppDriver:
             return 0
         del slot.tokens[kept:]
         return kept
+
+    def _close_gap(self) -> None:
+        """Swap one sequence next to the others when that pays, for what it still has to go."""
+        move = closing_move(self._slots)
+        if move is None or self._context is None:
+            return
+        source, target = move
+        resident = next(one for one in self._residents.values() if one.slot is source)
+        steps_left = resident.spec.max_output_tokens - resident.output_count
+        moved_tokens = len(source.tokens) + len(target.tokens)
+        if not resident.is_decoding or moved_tokens > MOVED_TOKENS_PER_STEP_MAX * steps_left:
+            return
+        if self._context.swap(source.index, target.index):
+            source.tokens, target.tokens = target.tokens, source.tokens
+            source.idle_since, target.idle_since = target.idle_since, source.idle_since
+            source.is_busy, target.is_busy, resident.slot = False, True, target
 
     def _empty(self, slot: Slot) -> None:
         assert self._context is not None, "load first"

@@ -173,6 +173,20 @@ class LlamaContext:
         kv = self.save(source)
         return kv is not None and self.restore(target, kv)
 
+    def swap(self, one: int, other: int) -> bool:
+        """Exchange all that two slots hold; False: the engine cannot, and both are as they were."""
+        held = {one: self._save_held(one), other: self._save_held(other)}
+        if None in held.values():
+            return False
+        for slot, kv in ((one, held[other]), (other, held[one])):
+            self.drop_tail(slot, 0)
+            fits = not kv or self.restore(slot, kv)
+            assert fits, "KV saved from this context must fit back into it"
+        return True
+
+    def _save_held(self, slot: int) -> bytes | None:
+        return self.save(slot) if self.held_tokens(slot) else b""
+
     def close(self) -> None:
         """Free everything; later calls do nothing."""
         if self._context:

@@ -15,6 +15,9 @@ REUSE_TOKENS_MIN: Final = 16
 _COPY_RATIO: Final = 12
 """Copying one token's KV costs about 1/12 of computing it, and a source is copied whole."""
 
+MOVED_TOKENS_PER_STEP_MAX: Final = 32
+"""KV tokens worth moving for each step that a sequence still has to go. Beyond: it does not pay."""
+
 
 @dataclass(slots=True, repr=False)
 class Slot:
@@ -83,6 +86,29 @@ def is_worth_waiting(tokens: Sequence[int], others: Iterable[tuple[Sequence[int]
         if shared > computed and shared >= 2 * REUSE_TOKENS_MIN and 2 * shared >= len(usable):
             return True
     return False
+
+
+def closing_move(slots: Sequence[Slot]) -> tuple[Slot, Slot] | None:
+    """(busy slot, idle slot) to swap so that busy slots become neighbours again, if they are not.
+
+    One out of the smallest run goes next to the largest. Measured: four sequences in scattered
+    slots cost 1.8 times, eight 2 times as much a step as in neighbouring ones.
+    """
+    runs: list[list[Slot]] = []
+    for slot in slots:
+        if not slot.is_busy:
+            continue
+        if runs and runs[-1][-1].index + 1 == slot.index:
+            runs[-1].append(slot)
+        else:
+            runs.append([slot])
+    if len(runs) < 2:
+        return None
+    largest = max(runs, key=len)
+    smallest = min((run for run in runs if run is not largest), key=len)
+    beside = (largest[0].index - 1, largest[-1].index + 1)
+    idle = [slots[at] for at in beside if 0 <= at < len(slots)]
+    return smallest[-1], min(idle, key=lambda slot: len(slot.tokens))
 
 
 def _value(slot: Slot) -> tuple[bool, int]:

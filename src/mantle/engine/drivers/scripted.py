@@ -130,7 +130,7 @@ class ScriptedDriver:
         kv = None
         if keep_kv and resident.prefill_left == 0:
             kv = bytes(resident.kv_tokens * self._script.kv_bytes_per_token)
-        return ParkedSequence(sequence_id, resident.output, kv)
+        return ParkedSequence(sequence_id, resident.output, kv, resident.kv_tokens if kv else 0)
 
     def has_work(self) -> bool:
         return bool(self._residents)

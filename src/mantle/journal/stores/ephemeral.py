@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from mantle.core.epoch import FIRST_EPOCH, Epoch
 from mantle.core.errors import JournalFault
 from mantle.core.ids import RequestId
-from mantle.journal.record import Accepted, Dispatched, Finished, Record, Tokens
+from mantle.journal.record import Accepted, Dispatched, Finished, Parked, Record, Tokens
 
 
 class EphemeralJournal:
@@ -37,7 +37,7 @@ class EphemeralJournal:
         current = self._epochs.get(record.request_id)
         if current is None:
             raise JournalFault("a record came for a request that is not live")
-        if isinstance(record, Dispatched | Tokens) and record.epoch < current:
+        if isinstance(record, Dispatched | Tokens | Parked) and record.epoch < current:
             raise JournalFault("a record came from an older epoch")
         if isinstance(record, Dispatched):
             self._epochs[record.request_id] = record.epoch

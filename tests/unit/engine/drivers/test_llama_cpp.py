@@ -316,6 +316,23 @@ def test_newest_sequences_fail_alone_when_the_shared_cells_run_out() -> None:
     driver.close()
 
 
+def test_gap_left_by_a_finished_sequence_is_closed_and_no_token_changes(
+    exact: LlamaCppDriver,
+) -> None:
+    wanted = _tokens_alone(exact, _spec(_prompt(32), SAMPLED, max_output_tokens=24))
+    first, second, third = (
+        _spec(_prompt(30 + i), SAMPLED, max_output_tokens=24 if i == 2 else 4 + 20 * (i == 0))
+        for i in range(3)
+    )
+    for spec in (first, second, third):
+        exact.admit(spec)
+    collected = OutputCollector()
+    for report in drive_to_end(exact, BUDGET):
+        collected.add(report)
+    assert collected.tokens[third.sequence_id] == wanted
+    assert len(collected.tokens[first.sequence_id]) == 24
+
+
 # --- prompt log-probabilities -------------------------------------------------------------------
 def test_prompt_logprobs_come_once_for_every_prompt_token(shared: LlamaCppDriver) -> None:
     sampling = replace(GREEDY, logprobs_count=3)

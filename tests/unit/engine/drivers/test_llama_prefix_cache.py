@@ -2,6 +2,7 @@
 
 from mantle.engine.drivers.prefix_cache import (
     Slot,
+    closing_move,
     common_prefix,
     is_worth_waiting,
     place,
@@ -66,3 +67,24 @@ def test_branch_waits_only_while_its_prompt_is_being_computed() -> None:
     assert not is_worth_waiting(LONG, [(LONG, len(LONG))])
     assert not is_worth_waiting(LONG, [([5, *LONG], 0)])
     assert not is_worth_waiting(LONG[:10], [(LONG[:10], 0)])
+
+
+def test_gap_is_closed_by_moving_one_out_of_the_smallest_run() -> None:
+    slots = _slots([], [], [], [], [], [], busy=(0, 1, 2, 5))
+    assert closing_move(slots) == (slots[5], slots[3])
+
+
+def test_neighbouring_slots_need_no_move() -> None:
+    assert closing_move(_slots([], [], [], busy=())) is None
+    assert closing_move(_slots([], [], [], busy=(1,))) is None
+    assert closing_move(_slots([], [], [], busy=(1, 2))) is None
+
+
+def test_moves_end_in_one_run_from_any_pattern() -> None:
+    for pattern in range(1 << 8):
+        slots = _slots(*([] for _ in range(8)), busy=tuple(i for i in range(8) if pattern >> i & 1))
+        for _ in range(8):
+            move = closing_move(slots)
+            if move is not None:
+                move[0].is_busy, move[1].is_busy = False, True
+        assert closing_move(slots) is None
