@@ -91,9 +91,7 @@ async def show_both(base_url: str, keys: dict[str, str]) -> None:
     noisy = openai.AsyncOpenAI(base_url=f"{base_url}/v1", api_key=keys["noisy"])
     quiet = anthropic.AsyncAnthropic(base_url=base_url, api_key=keys["quiet"])
     await until_ready(noisy)
-    print(
-        f"noisy sends {BURST} requests at once (yellow: its first stream), then quiet asks (blue):\n"
-    )
+    print(f"noisy sends {BURST} requests at once (yellow: its first), then quiet asks (blue):\n")
     burst = [asyncio.create_task(noisy_request(noisy, n, show=n == 0)) for n in range(BURST)]
     await asyncio.sleep(1.0)
     quiet_tier, quiet_s = await quiet_request(quiet)

@@ -35,7 +35,9 @@ def choose_lane(service_tier: str | None, *, tenant: Tenant) -> Lane:
         return _lowest_harm(tenant)
     if lane not in tenant.lanes:
         raise PermissionDenied(
-            f"this key may not use the {lane} tier", hint="leave service_tier out, or ask for auto"
+            f"this key may not use the {lane} tier",
+            code="service_tier_not_allowed",
+            hint="leave service_tier out, or ask for auto",
         )
     return lane
 
@@ -45,4 +47,8 @@ def _lowest_harm(tenant: Tenant) -> Lane:
     for lane in (Lane.STANDARD, Lane.FLEX, Lane.PRIORITY):
         if lane in tenant.lanes:
             return lane
-    raise PermissionDenied("this key may use no lane", hint="ask the operator for a lane")
+    raise PermissionDenied(
+        "this key may use no lane",
+        code="service_tier_not_allowed",
+        hint="ask the operator for a lane",
+    )

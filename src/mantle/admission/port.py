@@ -1,11 +1,12 @@
-"""What may the gateway ask of admission? Who is this key, and: let this ask in."""
+"""What may the gateway ask of admission? Who is this key, let this ask in, and change a tenant."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from mantle.core.ids import ModelId
 from mantle.core.sampling import SamplingParams
-from mantle.core.tenant import Principal
+from mantle.core.tenant import Principal, Tenant
 from mantle.core.tokens import TokenIds
 from mantle.scheduler.port import Generation
 
@@ -77,4 +78,66 @@ class AdmissionPort(Protocol):
 
     def limits(self, principal: Principal, model_id: ModelId) -> RateLimits | None:
         """The tenant's own limits on a model, as they stand now; None when it has none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """An API key as an operator sees it: `id` is the beginning of its hash, `prefix` of itself
+    (empty when only its hash was ever known). Times are Unix seconds.
+    """
+
+    id: str
+    prefix: str
+    created_s: int
+    revoked_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRecord:
+    """A tenant as an operator sees it. `is_read_only`: it stands in the config file."""
+
+    tenant: Tenant
+    keys: tuple[ApiKey, ...]
+    created_s: int
+    is_read_only: bool
+
+
+class TenantAdmin(Protocol):
+    """The operator's hands on tenants; what a method did is in force when it returns.
+
+    All but `authenticate` may raise `Unavailable` (the database does not answer).
+    """
+
+    def authenticate(self, api_key: str | None) -> None:
+        """Raises `NotFound` while there is no admin key, `Unauthenticated` for a wrong one."""
+        ...
+
+    async def tenants(self) -> list[TenantRecord]: ...
+
+    async def find(self, tenant_id: str) -> TenantRecord:
+        """Raises `NotFound`."""
+        ...
+
+    async def add(self, tenant: Tenant) -> TenantRecord:
+        """Raises `InvalidRequest`, or `Conflict` when the id is taken."""
+        ...
+
+    async def change(self, tenant_id: str, edit: Callable[[Tenant], Tenant]) -> TenantRecord:
+        """Replace a tenant by `edit` of it, in one step.
+
+        Raises `NotFound`, `InvalidRequest`, or `Conflict` when it is read-only.
+        """
+        ...
+
+    async def remove(self, tenant_id: str) -> None:
+        """Raises `NotFound`, or `Conflict` when it is read-only."""
+        ...
+
+    async def add_key(self, tenant_id: str) -> tuple[ApiKey, str]:
+        """A new key, and its text: the only time it is seen. Raises `NotFound` or `Conflict`."""
+        ...
+
+    async def revoke_key(self, tenant_id: str, key_id: str) -> None:
+        """Raises `NotFound` (also for a key that is revoked already), or `Conflict`."""
         ...

@@ -3,6 +3,7 @@
 import click
 
 from mantle import __version__
+from mantle.cli.admin import admin
 from mantle.cli.models import models
 from mantle.cli.serve import serve
 from mantle.cli.tenants import tenants
@@ -17,6 +18,7 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(models)
 main.add_command(tenants)
+main.add_command(admin)
 
 if __name__ == "__main__":
     main()

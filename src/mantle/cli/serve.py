@@ -1,33 +1,30 @@
 """`mantle serve`: start the server; without a config it makes all that it needs."""
 
-import asyncio
-import contextlib
-import ipaddress
-import logging
+import errno
+import functools
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import click
 import msgspec
-import uvicorn
 import uvloop
 
-from mantle.admission.directory import Directory, TenantKeys
+from mantle.admission.directory import Directory
 from mantle.cli.failing import CommandFailed, failing_clearly
 from mantle.cli.tenants import data_dir_option
 from mantle.cli.welcome import welcome
 from mantle.cluster.config import ConfigError, load_config
 from mantle.cluster.config_model import Config, TenantConfig
+from mantle.cluster.control_plane.admin import ControlPlaneAdmin
+from mantle.cluster.control_plane.import_file import open_store
+from mantle.cluster.control_plane.live import LiveTenants
 from mantle.cluster.local import FIRST_WORKER, memory_budget_bytes, subprocess_starter
 from mantle.cluster.reload import WatchedFile, watch
-from mantle.cluster.tenant_file import TenantFile, tenant_keys
+from mantle.cluster.serving import serve_until_stopped
 from mantle.cluster.wiring import Platform, build
 from mantle.observe.logging import set_up_logging
 from mantle.pool.catalogue import Catalogue
 from mantle.pool.demo_model import ensure_demo_model
-
-log = logging.getLogger("mantle.cli")
 
 
 @click.command()
@@ -70,95 +67,66 @@ def serve(
     data_dir.mkdir(parents=True, exist_ok=True)
     catalogue = Catalogue(data_dir)
     ensure_demo_model(catalogue, data_dir)
-    new_key = _first_tenant(config, data_dir, may_create=config_path is None)
-    tenants = _tenants_in_force(config, data_dir)
+    live, new_key = _tenants(config, data_dir, may_create=config_path is None)
     listener = _listen(config.server.host, config.server.port)
     platform = build(
         config,
         catalogue=catalogue,
-        tenants=tenants,
+        tenants=live.entries(),
         start_worker=subprocess_starter(config.engine),
         budgets={FIRST_WORKER: memory_budget_bytes(config.pool.memory_mib)},
+        admin=ControlPlaneAdmin(live),
     )
+    live.apply = functools.partial(_replace_directory, platform)
+    _check_models(config, catalogue)
     address = listener.getsockname()
     models = [entry.id for entry in catalogue.entries()]
     click.echo(welcome(address[0], address[1], models=models, new_key=new_key))
-    watched = [
-        WatchedFile(catalogue.path, catalogue.reload),
-        WatchedFile(
-            data_dir / "tenants.json", lambda: _replace_tenants(platform, config, data_dir)
-        ),
-    ]
-    with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(_serve(platform, listener, config, watched))
-
-
-async def _serve(
-    platform: Platform, listener: socket.socket, config: Config, watched: list[WatchedFile]
-) -> None:
-    server = uvicorn.Server(
-        uvicorn.Config(
-            platform.app,
-            http="httptools",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=int(config.server.shutdown_s_max),
-        )
-    )
-    async with _running(platform, watched):
-        await server.serve(sockets=[listener])
-        log.info("shutting down")
-
-
-@contextlib.asynccontextmanager
-async def _running(platform: Platform, watched: list[WatchedFile]) -> AsyncIterator[None]:
-    await platform.start()
-    for file in watched:
-        file.arm()
-    watcher = asyncio.create_task(watch(watched))
+    watched = WatchedFile(catalogue.path, catalogue.reload)
+    watched.arm()
     try:
-        yield
+        uvloop.run(
+            serve_until_stopped(
+                platform,
+                listener,
+                shutdown_s_max=config.server.shutdown_s_max,
+                beside=[watch([watched]), live.watch()],
+            )
+        )
     finally:
-        watcher.cancel()
-        await platform.close()
+        live.store.close()
 
 
-def _first_tenant(config: Config, data_dir: Path, *, may_create: bool) -> str | None:
-    """Make the first tenant where there is none; returns its key, which is shown only once."""
-    file = TenantFile(data_dir)
-    if config.tenants or file.read() or not may_create:
-        return None
-    file.add(TenantConfig("default"))
-    return file.add_key("default")
+def _tenants(config: Config, data_dir: Path, *, may_create: bool) -> tuple[LiveTenants, str | None]:
+    """All tenants; where there is none, the first one and its key, which is shown only once.
+
+    Raises `ConfigError` when nobody could use the server.
+    """
+    store = open_store(data_dir)
+    new_key: str | None = None
+    if may_create and not config.tenants and not store.snapshot().tenants:
+        store.add(TenantConfig("default").as_tenant())
+        new_key = store.add_key("default")
+    live = LiveTenants(store, config.tenants)
+    live.check_start()
+    return live, new_key
 
 
-def _tenants_in_force(config: Config, data_dir: Path) -> list[TenantKeys]:
-    """All tenants. Raises `ConfigError` when nobody could use the server."""
-    tenants = tenant_keys(config, TenantFile(data_dir).read())
-    if not tenants:
-        raise ConfigError("there is no tenant; `mantle tenants add ID` makes one with a key")
-    if not any(tenant.key_hashes for tenant in tenants):
-        where = "" if _is_loopback(config.server.host) else " beyond this machine"
-        raise ConfigError(
-            f"no tenant has an API key, so nobody could be told apart{where}; "
-            "`mantle tenants key ID` makes one"
-        )
-    return tenants
+def _check_models(config: Config, catalogue: Catalogue) -> None:
+    """Raises `ConfigError` for models that the config names and nobody added."""
+    named = {"pool.preload": config.pool.preload or [], "engines": list(config.engines)}
+    for key, names in named.items():
+        for name in names:
+            if catalogue.find(name) is None:
+                known = ", ".join(entry.id for entry in catalogue.entries()) or "none"
+                raise ConfigError(
+                    f"{key}: there is no model '{name}' (known: {known}); "
+                    "`mantle models add` adds one"
+                )
 
 
-def _replace_tenants(platform: Platform, config: Config, data_dir: Path) -> None:
-    platform.admission.directory = Directory(_tenants_in_force(config, data_dir))
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _replace_directory(platform: Platform, directory: Directory) -> None:
+    platform.admission.directory = directory
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -169,7 +137,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        remedy = "choose another with --port" if port else "check --host"
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        remedy = "choose another with --port" if taken else "check --host"
         reason = (error.strerror or "not possible").lower()
         raise CommandFailed(f"can not listen on {host}:{port}: {reason}; {remedy}") from None
     listener.listen(2048)

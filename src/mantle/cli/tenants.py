@@ -1,21 +1,32 @@
-"""`mantle tenants`: make tenants and their API keys.
+"""`mantle tenants`: make, change and remove tenants, their limits and their API keys.
 
-Keys are shown once, when they are made; only their hashes are stored. A running server reads the
-file again within a second.
+Keys are shown once, when they are made; only their hashes are stored. A running server sees a
+change within a second.
 """
 
+import contextlib
+import dataclasses
 import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mantle.admission.directory import hash_api_key
+from mantle.admission.port import TenantRecord
 from mantle.cli.failing import failing_clearly
-from mantle.cluster.config import ConfigError
-from mantle.cluster.config_checks import problems_of
-from mantle.cluster.config_model import Config, TenantConfig
-from mantle.cluster.tenant_file import TenantFile
+from mantle.cli.tenant_options import TenantWish, tenant_options, without
+from mantle.cluster.config import ConfigError, load_config
+from mantle.cluster.config_checks import problems_of_tenant
+from mantle.cluster.config_model import TenantConfig
+from mantle.cluster.control_plane.admin import fixed_record, record_of
+from mantle.cluster.control_plane.import_file import open_store
+from mantle.cluster.control_plane.store import ControlStore
 from mantle.core.lane import Lane
+from mantle.core.tenant import Quota, Reservation, Tenant
+from mantle.gateway.tenant_objects import tenant_object
 
 data_dir_option = click.option(
     "--data-dir",
@@ -25,39 +36,65 @@ data_dir_option = click.option(
     show_default=True,
     help="The server's data folder.",
 )
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="MANTLE_CONFIG",
+    help="Show the tenants of this config file too.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
 def tenants() -> None:
-    """Make, list and change tenants and their API keys."""
+    """Make, list and change tenants, their limits and their API keys."""
 
 
 @tenants.command()
 @click.argument("tenant_id", metavar="ID")
-@click.option("--weight", type=float, default=1.0, show_default=True, help="Share against others.")
-@click.option(
-    "--lane",
-    "lanes",
-    multiple=True,
-    type=click.Choice([Lane.PRIORITY.value, Lane.STANDARD.value, Lane.FLEX.value]),
-    help="A lane it may use; repeat for several. Default: all.",
-)
-@click.option("--model", "models", multiple=True, help="A model it may use. Default: all.")
+@tenant_options
 @data_dir_option
 @failing_clearly
-def add(
-    tenant_id: str, weight: float, lanes: tuple[str, ...], models: tuple[str, ...], data_dir: Path
-) -> None:
+def add(tenant_id: str, data_dir: Path, **options: Any) -> None:
     """Make a tenant and its first API key, shown once."""
-    chosen = [Lane(lane) for lane in lanes] or [Lane.PRIORITY, Lane.STANDARD, Lane.FLEX]
-    tenant = TenantConfig(tenant_id, weight, chosen, list(models) or None)
-    problems = problems_of(Config(tenants=[tenant]))
-    if problems:
-        raise ConfigError("\n".join(problems))
-    file = TenantFile(data_dir)
-    file.add(tenant)
+    tenant = _checked(TenantWish(**options).apply(TenantConfig(tenant_id).as_tenant()))
+    with _store(data_dir) as store:
+        store.add(tenant)
+        api_key = store.add_key(tenant_id)
     click.echo(f"tenant '{tenant_id}' is made; its API key, shown only now:", err=True)
-    click.echo(file.add_key(tenant_id))
+    click.echo(api_key)
+
+
+@tenants.command("set")
+@click.argument("tenant_id", metavar="ID")
+@tenant_options
+@click.option("--all-models", is_flag=True, help="Let it use every model again.")
+@click.option("--no-quota", metavar="MODEL", help="Lift its quota of a model.")
+@click.option("--no-reserve", metavar="MODEL", help="End its reservation of a model.")
+@data_dir_option
+@failing_clearly
+def set_tenant(
+    tenant_id: str,
+    all_models: bool,
+    no_quota: str | None,
+    no_reserve: str | None,
+    data_dir: Path,
+    **options: Any,
+) -> None:
+    """Change a tenant; what no option names stays as it is."""
+    wish = TenantWish(**options)
+
+    def edit(tenant: Tenant) -> Tenant:
+        lifted: dict[str, Any] = {"models": None} if all_models else {}
+        if no_quota is not None:
+            lifted["quotas"] = without(tenant.quotas, no_quota)
+        if no_reserve is not None:
+            lifted["reservations"] = without(tenant.reservations, no_reserve)
+        return _checked(wish.apply(dataclasses.replace(tenant, **lifted)))
+
+    with _store(data_dir) as store:
+        _show(record_of(store.change(tenant_id, edit)))
 
 
 @tenants.command()
@@ -66,7 +103,8 @@ def add(
 @failing_clearly
 def key(tenant_id: str, data_dir: Path) -> None:
     """Make one more API key for a tenant, shown once."""
-    click.echo(TenantFile(data_dir).add_key(tenant_id))
+    with _store(data_dir) as store:
+        click.echo(store.add_key(tenant_id))
 
 
 @tenants.command()
@@ -75,40 +113,122 @@ def key(tenant_id: str, data_dir: Path) -> None:
 @data_dir_option
 @failing_clearly
 def revoke(tenant_id: str, hash_prefix: str, data_dir: Path) -> None:
-    """Forget the API keys of a tenant whose hash begins with HASH (see `list`)."""
+    """Revoke the API keys of a tenant whose hash begins with HASH (see `show`)."""
     if len(hash_prefix) < 6:
         raise click.UsageError("give at least the first 6 digits of the hash")
-    count = TenantFile(data_dir).revoke_key(tenant_id, hash_prefix)
+    with _store(data_dir) as store:
+        count = store.revoke_keys(tenant_id, hash_prefix)
     if count == 0:
-        raise click.ClickException(f"tenant '{tenant_id}' has no key with such a hash")
-    click.echo(f"{count} key revoked")
+        raise click.ClickException(f"tenant '{tenant_id}' has no key in force with such a hash")
+    click.echo(f"{count} key revoked" if count == 1 else f"{count} keys revoked")
+
+
+@tenants.command()
+@click.argument("tenant_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_dir_option
+@failing_clearly
+def remove(tenant_id: str, yes: bool, data_dir: Path) -> None:
+    """Remove a tenant and all its keys; its running requests end by themselves."""
+    if not yes:
+        click.confirm(f"Remove tenant '{tenant_id}' and its keys?", abort=True, err=True)
+    with _store(data_dir) as store:
+        store.remove(tenant_id)
+    click.echo(f"tenant '{tenant_id}' is removed")
+
+
+@tenants.command()
+@click.argument("tenant_id", metavar="ID")
+@json_option
+@data_dir_option
+@failing_clearly
+def show(tenant_id: str, as_json: bool, data_dir: Path) -> None:
+    """Show one tenant of the data folder with its limits and keys."""
+    with _store(data_dir) as store:
+        record = record_of(store.find(tenant_id))
+    if as_json:
+        click.echo(json.dumps(tenant_object(record), indent=1))
+    else:
+        _show(record)
 
 
 @tenants.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
+@config_option
 @data_dir_option
 @failing_clearly
-def list_tenants(as_json: bool, data_dir: Path) -> None:
-    """List the tenants of the data folder (those of the config file are not shown)."""
-    rows = TenantFile(data_dir).read()
+def list_tenants(as_json: bool, config_path: Path | None, data_dir: Path) -> None:
+    """List all tenants; those of a config file are shown with --config, as read-only."""
+    records = [fixed_record(t) for t in load_config(config_path).tenants]
+    with _store(data_dir) as store:
+        records += [record_of(stored) for stored in store.snapshot().tenants]
     if as_json:
-        values = [
-            {"id": t.id, "weight": t.weight, "lanes": t.lanes, "models": t.models,
-             "api_key_sha256": t.api_key_sha256}
-            for t in rows
-        ]  # fmt: skip
-        click.echo(json.dumps(values, indent=1))
+        click.echo(json.dumps([tenant_object(record) for record in records], indent=1))
         return
-    if not rows:
+    if not records:
         click.echo("no tenants yet; `mantle tenants add ID` makes one")
-    for tenant in rows:
-        keys = " ".join(h[:12] for h in tenant.api_key_sha256) or "no key"
-        models = "all models" if tenant.models is None else ", ".join(tenant.models)
-        lanes = ", ".join(tenant.lanes)
-        click.echo(f"{tenant.id}\tweight {tenant.weight:g}\t{lanes}\t{models}\tkeys: {keys}")
+    for record in records:
+        click.echo(_line(record))
 
 
 @tenants.command("hash")
 def hash_key() -> None:
     """Read an API key without showing it and print its hash for `api_key_sha256` in a config."""
     click.echo(hash_api_key(click.prompt("API key", hide_input=True, err=True)))
+
+
+@contextlib.contextmanager
+def _store(data_dir: Path) -> Iterator[ControlStore]:
+    store = open_store(data_dir)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _checked(tenant: Tenant) -> Tenant:
+    problems = problems_of_tenant(tenant)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return tenant
+
+
+def _line(record: TenantRecord) -> str:
+    tenant = record.tenant
+    keys = " ".join(k.id[:12] for k in record.keys if k.revoked_s is None) or "no key"
+    models = "all models" if tenant.models is None else ", ".join(sorted(tenant.models))
+    ordered: list[Lane] = sorted(tenant.lanes, key=lambda lane: lane.rank)
+    lanes = ", ".join(ordered)
+    fields = [tenant.id, f"weight {tenant.weight:g}", lanes, models, f"keys: {keys}"]
+    if record.is_read_only:
+        fields.append("read-only (config)")
+    return "\t".join(fields)
+
+
+def _show(record: TenantRecord) -> None:
+    click.echo(_line(record))
+    for quota in record.tenant.quotas:
+        click.echo(f"  quota {quota.model_id}: {_quota_text(quota)}")
+    for bought in record.tenant.reservations:
+        click.echo(f"  reserved {bought.model_id}: {_tokens_text(bought)}")
+    for api_key in record.keys:
+        state = "in force" if api_key.revoked_s is None else f"revoked {_day(api_key.revoked_s)}"
+        name = f"{api_key.prefix}… " if api_key.prefix else ""
+        click.echo(f"  key {api_key.id[:12]} {name}made {_day(api_key.created_s)}, {state}")
+
+
+def _quota_text(quota: Quota) -> str:
+    text = _tokens_text(quota)
+    if quota.concurrent_max is not None:
+        text = ", ".join(filter(None, [text, f"{quota.concurrent_max} at once"]))
+    return text
+
+
+def _tokens_text(limit: Quota | Reservation) -> str:
+    named = {"input": limit.input_tokens_per_min, "output": limit.output_tokens_per_min}
+    parts = [f"{value} {name}" for name, value in named.items() if value is not None]
+    return f"{' + '.join(parts)} tokens per minute" if parts else ""
+
+
+def _day(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")

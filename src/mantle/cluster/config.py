@@ -18,6 +18,8 @@ from mantle.cluster.config_model import (
     LaneConfig,
     ObserveConfig,
     PoolConfig,
+    QuotaConfig,
+    ReservationConfig,
     SchedulerConfig,
     ServerConfig,
     TenantConfig,
@@ -69,7 +71,8 @@ def _explain(message: str) -> str:
 def _known_keys() -> list[str]:
     structs = (
         Config, ServerConfig, GatewaySettings, EngineSettings, PoolConfig, PlacementRules,
-        SchedulerConfig, LaneConfig, CostConfig, TenantConfig, ObserveConfig,
+        SchedulerConfig, LaneConfig, CostConfig, TenantConfig, QuotaConfig, ReservationConfig,
+        ObserveConfig,
     )  # fmt: skip
     return [name for struct in structs for name in struct.__struct_fields__]
 

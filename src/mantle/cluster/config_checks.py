@@ -1,10 +1,13 @@
 """Do the values of a config make sense together? What types can not say."""
 
+import math
 import os
 import re
+from collections.abc import Sequence
 
 from mantle.cluster.config_model import Config, SchedulerConfig, TenantConfig
 from mantle.core.limits import BODY_BYTES_MAX, SSE_PING_S
+from mantle.core.tenant import ANY_MODEL, Quota, Reservation, Tenant
 from mantle.engine.port import EngineSettings
 
 
@@ -71,16 +74,61 @@ def _tenant_problems(tenants: list[TenantConfig]) -> list[str]:
         if tenant.id in seen:
             problems.append(f"{key}.id: '{tenant.id}' is there twice; give each its own id")
         seen.add(tenant.id)
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", tenant.id):
-            problems.append(f"{key}.id: use 1…63 letters, digits, '.', '_' or '-'")
-        if not tenant.weight > 0:
-            problems.append(f"{key}.weight: must be above 0")
-        if not tenant.lanes:
-            problems.append(f"{key}.lanes: name at least one lane, or leave it out for all")
         problems += [
             f"{key}.api_key_sha256[{n}]: must be 64 hexadecimal digits; "
             "`mantle tenants hash` makes one from a key"
             for n, key_hash in enumerate(tenant.api_key_sha256)
             if not re.fullmatch(r"[0-9a-f]{64}", key_hash)
         ]
+        problems += [f"{key}.{problem}" for problem in problems_of_tenant(tenant.as_tenant())]
     return problems
+
+
+def problems_of_tenant(tenant: Tenant) -> list[str]:
+    """Everything wrong with a tenant's values: the key, the fault, the remedy."""
+    problems = []
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", tenant.id):
+        problems.append("id: use 1…63 letters, digits, '.', '_' or '-'")
+    if not (tenant.weight > 0 and math.isfinite(tenant.weight)):
+        problems.append("weight: must be above 0")
+    if not tenant.lanes:
+        problems.append("lanes: name at least one lane, or leave it out for all")
+    problems += _limit_problems("quotas", tenant.quotas, _QUOTA_LIMITS)
+    problems += _limit_problems("reservations", tenant.reservations, _QUOTA_LIMITS[:2])
+    problems += [
+        f"quotas[{n}]: give at least one of {', '.join(_QUOTA_LIMITS)}"
+        for n, quota in enumerate(tenant.quotas)
+        if all(getattr(quota, name) is None for name in _QUOTA_LIMITS)
+    ]
+    problems += [
+        f"reservations[{n}].model: must name a model"
+        for n, bought in enumerate(tenant.reservations)
+        if bought.model_id == ANY_MODEL
+    ]
+    return problems
+
+
+_QUOTA_LIMITS = ("input_tokens_per_min", "output_tokens_per_min", "concurrent_max")
+
+
+def _limit_problems(
+    key: str, limits: Sequence[Quota | Reservation], names: tuple[str, ...]
+) -> list[str]:
+    problems = []
+    seen: set[str] = set()
+    for n, limit in enumerate(limits):
+        model = limit.model_id
+        if model in seen:
+            problems.append(f"{key}[{n}].model: '{model}' is there twice; keep one")
+        seen.add(model)
+        if not 0 < len(model) < 256:
+            problems.append(f"{key}[{n}].model: use 1…255 characters")
+        problems += [
+            f"{key}[{n}].{name}: must be 1…{_COUNT_MAX}"
+            for name in names
+            if (value := getattr(limit, name)) is not None and not 1 <= value <= _COUNT_MAX
+        ]
+    return problems
+
+
+_COUNT_MAX = 2**53

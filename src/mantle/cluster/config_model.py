@@ -2,7 +2,9 @@
 
 import msgspec
 
+from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
+from mantle.core.tenant import ANY_MODEL, Quota, Reservation, Tenant
 from mantle.engine.port import EngineSettings
 from mantle.gateway.parts import GatewaySettings
 from mantle.pool.placement import PlacementRules
@@ -80,6 +82,23 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {lane: share for lane, share in floors.items() if share > 0}
 
 
+class QuotaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Most that a tenant may use of a model (`*`: of each model without its own quota)."""
+
+    model: str = ANY_MODEL
+    input_tokens_per_min: int | None = None
+    output_tokens_per_min: int | None = None
+    concurrent_max: int | None = None
+
+
+class ReservationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Capacity of a model that a tenant bought."""
+
+    model: str
+    input_tokens_per_min: int
+    output_tokens_per_min: int
+
+
 class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tenant with the SHA-256 hashes of its API keys (`mantle tenants hash` makes one)."""
 
@@ -88,6 +107,29 @@ class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lanes: list[Lane] = msgspec.field(default_factory=lambda: list(REQUESTABLE_LANES))
     models: list[str] | None = None
     api_key_sha256: list[str] = []
+    quotas: list[QuotaConfig] = []
+    reservations: list[ReservationConfig] = []
+
+    def as_tenant(self) -> Tenant:
+        return Tenant(
+            id=TenantId(self.id),
+            weight=self.weight,
+            models=None if self.models is None else frozenset(map(ModelId, self.models)),
+            lanes=frozenset(self.lanes),
+            quotas=tuple(
+                Quota(
+                    ModelId(q.model),
+                    q.input_tokens_per_min,
+                    q.output_tokens_per_min,
+                    q.concurrent_max,
+                )
+                for q in self.quotas
+            ),
+            reservations=tuple(
+                Reservation(ModelId(r.model), r.input_tokens_per_min, r.output_tokens_per_min)
+                for r in self.reservations
+            ),
+        )
 
 
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

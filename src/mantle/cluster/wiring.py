@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from mantle.admission.admit import Admission
 from mantle.admission.directory import Directory, TenantKeys
+from mantle.admission.port import TenantAdmin
 from mantle.cluster.config_model import Config
 from mantle.cluster.health import PlatformHealth
 from mantle.cluster.texts import Texts
@@ -57,7 +58,7 @@ class Platform:
         """Start the workers and the loops; returns before models are loaded."""
         self.supervisor.start()
         self.dispatcher.start()
-        self.dispatcher.keep_loaded(self.preload)
+        self.supervisor.keep_warm(self.preload)
 
     async def close(self, *, drain_s_max: float = 0.0) -> None:
         """Let live requests finish for a while, end the rest, stop the workers."""
@@ -115,6 +116,7 @@ def build(
     budgets: Mapping[WorkerId, int],
     clock: Clock | None = None,
     journal: Journal | None = None,
+    admin: TenantAdmin | None = None,
 ) -> Platform:
     """Put a platform together from its config and what differs between machines and tests."""
     clock = clock or SystemClock()
@@ -165,6 +167,7 @@ def build(
         health=health,
         metrics=metrics,
         settings=config.gateway,
+        admin=admin,
     )
     return Platform(
         app=build_app(parts),

@@ -61,7 +61,11 @@ class Unauthenticated(Rejected):
 
 
 class PermissionDenied(Rejected):
-    """The key is known but may not do this."""
+    """The key is known but may not do this; `code` says what (`model_not_allowed`…)."""
+
+    def __init__(self, message: str, *, code: str = "model_not_allowed", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class UnknownModel(Rejected):
@@ -70,6 +74,10 @@ class UnknownModel(Rejected):
 
 class NotFound(Rejected):
     """No such URL or object."""
+
+
+class Conflict(Rejected):
+    """The change contradicts what there is (an id that is taken, something read-only)."""
 
 
 class MethodNotAllowed(Rejected):

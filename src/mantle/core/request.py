@@ -1,4 +1,4 @@
-"""What did the client ask, once all wire formats are gone? The unit that queues and is scheduled."""
+"""What did the client ask, wire formats gone? The unit that queues and is scheduled."""
 
 from dataclasses import dataclass
 
@@ -47,4 +47,4 @@ class Attempt:
     request_id: RequestId
     replica_id: ReplicaId
     epoch: Epoch
-    resume_from: TokenCursor = TokenCursor(0)
+    resume_from: TokenCursor

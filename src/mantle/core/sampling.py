@@ -1,4 +1,4 @@
-"""How is the next token chosen? The effective parameters, fully resolved when a request is accepted."""
+"""How is the next token chosen? The effective parameters, fixed when a request is accepted."""
 
 from dataclasses import dataclass
 

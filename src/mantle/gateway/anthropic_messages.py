@@ -75,7 +75,7 @@ class Encode:
     def __init__(self, body: CountBody) -> None:
         _refuse_unsupported(body)
         self._messages = to_chat(body.system, body.messages)
-        self._tools = _tools(body.tools)
+        self._tools = None if _kind(body.tool_choice) == "none" else _tools(body.tools)
 
     def __call__(self, text: ModelText) -> list[Prompt]:
         return [Prompt(tuple(text.encode_chat(self._messages, tools=self._tools)))]
@@ -111,13 +111,14 @@ def parse(body: MessagesBody) -> Job:
 
 
 def _refuse_unsupported(body: CountBody) -> None:
-    choice = body.tool_choice
-    if choice is not None:
-        kind = choice.get("type") if isinstance(choice, dict) else choice
-        if kind not in ("auto", "none"):
-            raise check.unsupported("tool_choice", "may only be of type 'auto' or 'none'")
+    if _kind(body.tool_choice) not in (None, "auto", "none"):
+        raise check.unsupported("tool_choice", "may only be of type 'auto' or 'none'")
     if isinstance(body.output_config, dict) and body.output_config.get("format") is not None:
         raise check.unsupported("output_config.format")
+
+
+def _kind(tool_choice: Any) -> Any:
+    return tool_choice.get("type") if isinstance(tool_choice, dict) else tool_choice
 
 
 def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:

@@ -10,9 +10,11 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from mantle.admission.port import RateLimits
 from mantle.core.clock import Clock
 from mantle.core.errors import BodyTooLarge, Cancelled
 from mantle.core.ids import new_id
+from mantle.gateway.rate_headers import anthropic_headers, openai_headers
 
 Header = tuple[bytes, bytes]
 
@@ -43,6 +45,7 @@ class Exchange:
         self.is_gone = False
         self.has_started = False
         self.status = 0
+        self.rate_limits: Callable[[], RateLimits | None] | None = None
         self.error_frame: Callable[[Exception], bytes] | None = None
         self._clock = clock
         self._receive = receive
@@ -110,7 +113,7 @@ class Exchange:
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [*headers, *self._identity_headers()],
+                "headers": [*headers, *self._identity_headers(), *self._limit_headers(status)],
             }
         )
 
@@ -124,6 +127,18 @@ class Exchange:
             (b"openai-processing-ms", b"%d" % self.elapsed_ms()),
             (b"openai-version", b"2020-10-01"),
         ]
+
+    def _limit_headers(self, status: int) -> list[Header]:
+        """The tenant's own limits on the model, as they stand when the response starts."""
+        limits = self.rate_limits() if self.rate_limits is not None else None
+        if limits is None:
+            return []
+        if not self.is_anthropic:
+            return openai_headers(limits)
+        headers = anthropic_headers(limits, wall_s=self._clock.wall_s())
+        if status < 400:  # refusals say it themselves
+            headers.append((b"anthropic-ratelimit-unified-status", b"allowed"))
+        return headers
 
     def elapsed_ms(self) -> float:
         return self._clock.now_ms() - self.started_ms

@@ -60,6 +60,8 @@ def parse(body: ChatBody) -> Job:
     _refuse_unsupported(body)
     messages = from_openai(body.messages)
     tools, template_kwargs = body.tools or None, body.chat_template_kwargs
+    if body.tool_choice == "none":
+        tools = None  # a model that may not call is not tempted
 
     def encode(text: ModelText) -> list[Prompt]:
         token_ids = text.encode_chat(messages, tools=tools, template_kwargs=template_kwargs)

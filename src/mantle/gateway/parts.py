@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mantle.admission.port import AdmissionPort
+from mantle.admission.port import AdmissionPort, TenantAdmin
 from mantle.core import limits
 from mantle.core.clock import Clock
 from mantle.core.outcome import Outcome
@@ -99,7 +99,9 @@ class GatewayMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """Everything the gateway is built from. `executor` runs tokenising off the event loop."""
+    """Everything the gateway is built from. `executor` runs tokenising off the event loop;
+    without `admin` there is no admin API.
+    """
 
     admission: AdmissionPort
     catalogue: CataloguePort
@@ -110,3 +112,4 @@ class GatewayParts:
     health: Health
     metrics: GatewayMetrics
     settings: GatewaySettings = field(default_factory=GatewaySettings)
+    admin: TenantAdmin | None = None

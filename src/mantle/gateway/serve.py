@@ -47,6 +47,7 @@ async def serve(turn: Turn, job: Job) -> None:
     deadline_ms = _deadline_ms(turn)
     entry = models.find(parts, turn.principal, job.model)
     account.model = entry.id
+    exchange.rate_limits = lambda: parts.admission.limits(turn.principal, entry.id)
     exchange.watch()
     text = await parts.texts.get(entry)
     _check_bias(job, text)

@@ -41,6 +41,7 @@ TABLE: dict[type[errors.MantleError], Row] = {
     errors.PermissionDenied: Row(403, "permission_error", "model_not_allowed", "permission_error"),
     errors.UnknownModel: Row(404, _INVALID, "model_not_found", "not_found_error"),
     errors.NotFound: Row(404, _INVALID, "not_found", "not_found_error"),
+    errors.Conflict: Row(409, _INVALID, "conflict", "conflict_error"),
     errors.MethodNotAllowed: Row(405, _INVALID, "method_not_allowed", _INVALID),
     errors.BodyTooLarge: Row(413, _INVALID, "request_too_large", "request_too_large"),
     errors.QueueFull: Row(429, "requests", "rate_limit_exceeded", "rate_limit_error"),
@@ -85,6 +86,8 @@ def openai_envelope(error: Exception, request_id: str) -> bytes:
     code = row.openai_code
     if isinstance(error, errors.InvalidRequest):
         param, code = error.param, error.code or code
+    elif isinstance(error, errors.PermissionDenied):
+        code = error.code
     elif isinstance(error, errors.UnknownModel):
         param = "model"
     return msgspec.json.encode(
@@ -133,9 +136,9 @@ def retry_after_s(error: Exception, jitter: float) -> int | None:
 
 def error_headers(error: Exception, *, anthropic: bool, jitter: float) -> list[tuple[bytes, bytes]]:
     """`Retry-After` and what the SDKs read beside it."""
-    if isinstance(error, errors.BeyondQuota):
-        headers: list[tuple[bytes, bytes]] = [(b"x-should-retry", b"false")]
-        return [*headers, *([_REJECTED] if anthropic else [])]
+    if isinstance(error, errors.BeyondQuota | errors.Conflict):  # SDKs would retry 429 and 409
+        is_limit = anthropic and row_of(error).status == 429
+        return [(b"x-should-retry", b"false"), *([_REJECTED] if is_limit else [])]
     seconds = retry_after_s(error, jitter)
     if seconds is None:
         return []

@@ -7,7 +7,9 @@ the records are as durable as the store's policy says. No token is shown before 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from mantle.journal.record import Record
+from mantle.journal.record import Accepted, Dispatched, Finished, Parked, Record, Tokens
+
+__all__ = ["Accepted", "Dispatched", "Finished", "Journal", "Parked", "Record", "Tokens"]
 
 
 class Journal(Protocol):

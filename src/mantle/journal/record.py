@@ -38,11 +38,10 @@ class Tokens(msgspec.Struct, frozen=True, tag="tokens.1"):
 
 
 class Parked(msgspec.Struct, frozen=True, tag="parked.1"):
-    """The attempt gave way after `output_tokens` tokens; the request goes on later."""
+    """The attempt gave way after the tokens written so far; the request goes on later."""
 
     request_id: RequestId
     epoch: Epoch
-    output_tokens: int
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished.1"):

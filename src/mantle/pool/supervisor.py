@@ -8,7 +8,7 @@ event loop, in the order of the worker's events.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from mantle.core.clock import Clock
 from mantle.core.errors import LoadFailed, ReplicaLost
@@ -69,6 +69,7 @@ class Supervisor:
         self._listener: PoolListener | None = None
         self._links: dict[WorkerId, WorkerLink] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._warm: set[ModelId] = set()  # wanted though nobody waits for them
         self.changed = asyncio.Event()
         self.restarts = 0
 
@@ -97,7 +98,15 @@ class Supervisor:
             link.send(commands)
 
     def rebalance(self, demand: Mapping[ModelId, Demand], running: Mapping[ReplicaId, int]) -> None:
-        self._perform(self._placement.decide(demand, running, self._clock.now_ms()))
+        wanted = {model_id: Demand(0.0, 0.0) for model_id in self._warm} | dict(demand)
+        self._perform(self._placement.decide(wanted, running, self._clock.now_ms()))
+
+    def keep_warm(self, model_ids: Iterable[ModelId]) -> None:
+        """Load these as soon as there is room, even before somebody asks for them.
+
+        A worker's loss warms what it held, so that its return is as it was before.
+        """
+        self._warm |= set(model_ids)
 
     # --- PoolPort and health ----------------------------------------------------------------------
     def residency(self, model_id: ModelId) -> ResidencyState:
@@ -148,6 +157,7 @@ class Supervisor:
             lost = self._placement.worker_down(worker_id)
             with contextlib.suppress(ReplicaLost):
                 await link.close()
+            self.keep_warm(r.model_id for r in lost if not r.is_leaving)
             for replica in lost:
                 if replica.state is not ReplicaState.LOADING:
                     self._told.replica_gone(replica.id, "its worker was lost")
@@ -169,6 +179,7 @@ class Supervisor:
         replica = self._placement.loaded(replica_id, size_bytes, self._clock.now_ms())
         if replica is None:
             return
+        self._warm.discard(replica.model_id)
         log.info(
             "model %s is ready on %s: %d MiB in %.0f ms",
             replica.model_id,
@@ -184,6 +195,7 @@ class Supervisor:
         if replica is None:
             return
         log.error("model %s failed on %s: %s", replica.model_id, replica.worker_id, message)
+        self._warm.discard(replica.model_id)
         was_serving = replica.state is not ReplicaState.LOADING
         effects = self._placement.load_failed(replica_id, message, self._clock.now_ms())
         self.changed.set()

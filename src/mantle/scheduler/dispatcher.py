@@ -7,14 +7,11 @@ of a sequence that is no longer current are dropped (law 6).
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from mantle.core.clock import Clock
-from mantle.core.epoch import FIRST_EPOCH, Epoch
 from mantle.core.errors import (
     DeadlineExceeded,
     EngineFailed,
@@ -28,48 +25,29 @@ from mantle.core.ids import ModelId, ReplicaId, RequestId
 from mantle.core.lane import Lane
 from mantle.core.outcome import FinishReason, Outcome
 from mantle.core.request import Request
-from mantle.core.tokens import TokenLogprob
-from mantle.engine import port as engine
-from mantle.engine.port import (
-    Admit,
-    Cancel,
-    Command,
-    Forget,
-    LoadReport,
-    LogprobEntry,
-    Resume,
-    SequenceOutput,
-    SequenceSpec,
-    StepReport,
+from mantle.engine.port import LoadReport, SequenceOutput, StepReport
+from mantle.journal.port import (
+    Accepted,
+    Dispatched,
+    Finished,
+    Journal,
+    Parked,
+    Record,
+    Tokens,
 )
-from mantle.journal.port import Journal
-from mantle.journal.record import Accepted, Dispatched, Finished, Parked, Record, Tokens
 from mantle.pool.port import Demand, ReplicaPool
+from mantle.scheduler.chunks import chunk_of
 from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose, Park
 from mantle.scheduler.generation import LiveGeneration
 from mantle.scheduler.observer import DispatchObserver
-from mantle.scheduler.port import Generation, QueueView, TokenChunk
+from mantle.scheduler.outbox import Live, Outbox
+from mantle.scheduler.port import Generation, QueueView
 from mantle.scheduler.running import ReplicaCapacity
 from mantle.scheduler.scheduler import Scheduler
 
 log = logging.getLogger("mantle.scheduler")
 
 TICK_S = 0.05
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request between acceptance and its end.
-
-    `sequence_id` is set while it is on a replica, `parked_on` while a replica may hold its KV:
-    the replica, and the sequence id it had there. `output` is what the journal has.
-    """
-
-    generation: LiveGeneration
-    epoch: Epoch = FIRST_EPOCH
-    sequence_id: int | None = None
-    parked_on: tuple[ReplicaId, int] | None = None
-    output: list[int] = field(default_factory=list)
 
 
 class Dispatcher:
@@ -89,11 +67,8 @@ class Dispatcher:
         self._journal = journal
         self._clock = clock
         self._observer = observer
-        self._live: dict[RequestId, _Live] = {}
-        self._by_sequence: dict[int, RequestId] = {}
-        self._sequence_ids = itertools.count(1)
-        self._outbox: dict[ReplicaId, list[Command]] = {}
-        self._preload: set[ModelId] = set()
+        self._live: dict[RequestId, Live] = {}
+        self._outbox = Outbox(pool)
         self._draining = False
         self._emptied = asyncio.Event()
         self._tick_task: asyncio.Task[None] | None = None
@@ -103,10 +78,6 @@ class Dispatcher:
     def start(self) -> None:
         """Begin to expire what waits too long and to tell the pool what is wanted."""
         self._tick_task = asyncio.create_task(self._tick_forever())
-
-    def keep_loaded(self, model_ids: Sequence[ModelId]) -> None:
-        """Want these models as soon as there is a worker, even before somebody asks for them."""
-        self._preload = set(model_ids)
 
     async def close(self) -> None:
         """Refuse new requests and end the live ones; their readers get `Unavailable`."""
@@ -136,7 +107,7 @@ class Dispatcher:
             generation = LiveGeneration(
                 request, now_ms=self._clock.now_ms, view=self._view, give_up=self._give_up
             )
-            self._live[request.id] = _Live(generation)
+            self._live[request.id] = Live(generation)
             generations.append(generation)
         self._write([Accepted(request) for request in requests])
         self._perform(effects)
@@ -150,7 +121,6 @@ class Dispatcher:
 
     # --- PoolListener ---------------------------------------------------------------------------
     def replica_ready(self, replica_id: ReplicaId, model_id: ModelId, report: LoadReport) -> None:
-        self._preload.discard(model_id)
         capacity = ReplicaCapacity(
             replica_id, model_id, report.slots, report.kv_tokens, report.window_tokens
         )
@@ -160,20 +130,19 @@ class Dispatcher:
         self._scheduler.replica_draining(replica_id)
 
     def replica_gone(self, replica_id: ReplicaId, reason: str) -> None:
-        self._outbox.pop(replica_id, None)
+        self._outbox.replica_gone(replica_id)
         effects = self._scheduler.replica_gone(replica_id, self._clock.now_ms())
         self._forget_sequences()
         self._perform(effects)
 
     def load_failed(self, model_id: ModelId, error: LoadFailed) -> None:
-        self._preload.discard(model_id)
         for request_id in self._scheduler.model_failed(model_id, self._clock.now_ms()):
             again = LoadFailed(error.message, retry_after_ms=error.retry_after_ms, hint=error.hint)
             self._fail(request_id, again)
 
     def stepped(self, replica_id: ReplicaId, report: StepReport) -> None:
         """Commit the step's tokens, then show them."""
-        outputs = [(self._by_sequence.get(o.sequence_id), o) for o in report.outputs]
+        outputs = [(self._outbox.request_of(o.sequence_id), o) for o in report.outputs]
         current = [(request_id, o) for request_id, o in outputs if request_id is not None]
         self._write(
             [
@@ -190,17 +159,12 @@ class Dispatcher:
             )
 
     def parked(self, replica_id: ReplicaId, sequence_id: int) -> None:
-        """The engine has let go: the request waits again, with all that it has shown."""
-        request_id = self._by_sequence.pop(sequence_id, None)
-        if request_id is None:
-            self._outbox.setdefault(replica_id, []).append(Forget(replica_id, sequence_id))
-            self._flush()
-            return
-        live = self._live[request_id]
-        live.sequence_id = None
-        live.parked_on = (replica_id, sequence_id)
-        self._write([Parked(request_id, live.epoch, len(live.output))])
-        self._perform(self._scheduler.parked(request_id, self._clock.now_ms()))
+        """The engine has let go: once its last tokens are shown, the request waits again."""
+        request_id = self._outbox.request_of(sequence_id)
+        records: list[Record] = []
+        if request_id is not None:
+            records.append(Parked(request_id, self._live[request_id].epoch))
+        self._write(records, lambda: self._wait_again(replica_id, sequence_id))
 
     # --- facts for metrics and health -----------------------------------------------------------
     def waiting_counts(self) -> Counter[tuple[Lane, ModelId]]:
@@ -229,12 +193,22 @@ class Dispatcher:
                     cached_tokens=output.cached_tokens,
                     now_ms=now_ms,
                 )
-                live.generation.put(_chunk(output))
+                live.generation.put(chunk_of(output))
             if output.error is not None:
                 self._fail(request_id, EngineFailed(output.error))
             elif output.finish is not None:
                 self._complete(request_id, output.finish)
-        self._flush()
+        self._outbox.flush()
+
+    def _wait_again(self, replica_id: ReplicaId, sequence_id: int) -> None:
+        request_id = self._outbox.parked(replica_id, sequence_id)
+        effects: list[Effect] = []
+        if request_id is not None:
+            live = self._live[request_id]
+            live.sequence_id = None
+            live.parked_on = (replica_id, sequence_id)
+            effects = self._scheduler.parked(request_id, self._clock.now_ms())
+        self._perform(effects)
 
     # --- ending a request (each exactly once) ---------------------------------------------------
     def _complete(self, request_id: RequestId, finish: FinishReason) -> None:
@@ -257,16 +231,12 @@ class Dispatcher:
         outcome = Outcome.COMPLETED if finish else Outcome.CANCELLED
         self._write([Finished(request_id, outcome, finish, ended.usage)])
         self._perform(self._scheduler.cancel(request_id, self._clock.now_ms()))
-        self._take(request_id)  # last: performing `Abort` still needs its sequence
+        self._take(request_id)  # only now: performing `Abort` needed its sequence
+        self._outbox.flush()
 
-    def _take(self, request_id: RequestId) -> _Live:
+    def _take(self, request_id: RequestId) -> Live:
         live = self._live.pop(request_id)
-        if live.sequence_id is not None:
-            self._by_sequence.pop(live.sequence_id, None)
-        if live.parked_on is not None:
-            replica_id, parked_id = live.parked_on
-            self._outbox.setdefault(replica_id, []).append(Forget(replica_id, parked_id))
-            self._flush()
+        self._outbox.leave(live)
         if not self._live:
             self._emptied.set()
         return live
@@ -277,9 +247,11 @@ class Dispatcher:
             if isinstance(effect, Dispatch):
                 self._dispatch(effect)
             elif isinstance(effect, Park):
-                self._park(effect)
+                self._outbox.park(self._live[effect.request_id], effect.replica_id)
             elif isinstance(effect, Abort):
-                self._abort(effect)
+                live = self._live.get(effect.request_id)
+                if live is not None:
+                    self._outbox.abort(live, effect.replica_id)
             elif isinstance(effect, Expire):
                 self._expire(effect)
             elif isinstance(effect, Lose):
@@ -288,42 +260,16 @@ class Dispatcher:
                     hint="send the request again",
                 )
                 self._fail(effect.request_id, lost)
-        self._flush()
+        self._outbox.flush()
 
     def _dispatch(self, effect: Dispatch) -> None:
         live = self._live[effect.request_id]
         generation = live.generation
-        request = generation.request
         live.epoch = effect.epoch
-        live.sequence_id = next(self._sequence_ids)
-        self._by_sequence[live.sequence_id] = request.id
         if generation.dispatched_ms is None:
             generation.dispatched_ms = self._clock.now_ms()
-        self._write([Dispatched(request.id, effect.epoch, effect.replica_id)])
-        spec = SequenceSpec(
-            sequence_id=live.sequence_id,
-            prompt_tokens=list(request.prompt_tokens),
-            max_output_tokens=request.max_output_tokens,
-            sampling=request.sampling,
-            resume_tokens=live.output,
-            lane_rank=request.lane.rank,
-            prompt_logprobs=request.prompt_logprobs,
-            ignore_eos=request.ignore_eos,
-        )
-        self._outbox.setdefault(effect.replica_id, []).append(_entry(effect.replica_id, spec, live))
-        live.parked_on = None
-
-    def _park(self, effect: Park) -> None:
-        sequence_id = self._live[effect.request_id].sequence_id
-        assert sequence_id is not None, "what is parked was running"
-        park = engine.Park(effect.replica_id, sequence_id)
-        self._outbox.setdefault(effect.replica_id, []).append(park)
-
-    def _abort(self, effect: Abort) -> None:
-        live = self._live.get(effect.request_id)
-        if live is not None and live.sequence_id is not None:
-            cancel = Cancel(effect.replica_id, live.sequence_id)
-            self._outbox.setdefault(effect.replica_id, []).append(cancel)
+        self._write([Dispatched(effect.request_id, effect.epoch, effect.replica_id)])
+        self._outbox.enter(live, effect.replica_id)
 
     def _expire(self, effect: Expire) -> None:
         waited_s = effect.waited_ms / 1_000
@@ -337,19 +283,13 @@ class Dispatcher:
             )
         self._fail(effect.request_id, error)
 
-    def _flush(self) -> None:
-        outbox, self._outbox = self._outbox, {}
-        for replica_id, commands in outbox.items():
-            self._pool.send(replica_id, commands)
-
     def _forget_sequences(self) -> None:
         """After a loss: requests that went back to their queue have no sequence any more."""
         for live in self._live.values():
             request_id = live.generation.request.id
             running = self._scheduler.residents.find(request_id)
             if live.sequence_id is not None and running is None:
-                self._by_sequence.pop(live.sequence_id, None)
-                live.sequence_id = None
+                self._outbox.leave(live)
 
     # --- time and demand ------------------------------------------------------------------------
     async def _tick_forever(self) -> None:
@@ -370,8 +310,6 @@ class Dispatcher:
             is_served = residents.serves(model_id)
             wait_ms = 0.0 if is_served else queues.oldest_wait_ms(model_id, now_ms)
             demand[model_id] = Demand(cost, wait_ms)
-        for model_id in self._preload - demand.keys():
-            demand[model_id] = Demand(0.0, 0.0)
         running = {r.replica_id: len(r.running) for r in residents.replicas()}
         self._pool.rebalance(demand, running)
 
@@ -386,25 +324,5 @@ class Dispatcher:
         return QueueView(position, self._clock.now_ms() - waiting.queued_ms)
 
 
-def _entry(replica_id: ReplicaId, spec: SequenceSpec, live: _Live) -> Command:
-    """How a sequence enters its replica; KV that another replica holds is of no use there."""
-    if live.parked_on is not None and live.parked_on[0] == replica_id:
-        return Resume(replica_id, spec, live.parked_on[1])
-    return Admit(replica_id, spec)
-
-
 def _nothing() -> None:
     return None
-
-
-def _chunk(output: SequenceOutput) -> TokenChunk:
-    return TokenChunk(
-        output.first_index,
-        tuple(output.token_ids),
-        None if output.logprobs is None else _logprobs(output.logprobs),
-        None if output.prompt_logprobs is None else _logprobs(output.prompt_logprobs),
-    )
-
-
-def _logprobs(entries: list[LogprobEntry]) -> tuple[TokenLogprob, ...]:
-    return tuple(TokenLogprob(e.token_id, e.logprob, tuple(e.top)) for e in entries)

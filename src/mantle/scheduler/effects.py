@@ -50,7 +50,7 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """The attempt's replica is gone and the request can not be tried again."""
+    """The request lost its replica too often to be tried again."""
 
     request_id: RequestId
 

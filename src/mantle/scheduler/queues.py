@@ -29,8 +29,8 @@ class QueueBounds:
 class Waiting:
     """A request in its queue. `cost` is estimated; `attempts` counts the tries already lost.
 
-    A request that was parked has `parks` and `resume_from` (output tokens so far); its client is
-    being served, so only its own deadline can still expire it.
+    A request that was parked or whose replica was lost goes on at `resume_from` (output tokens so
+    far). It has run: its prompt is paid for, and only its own deadline can still expire it.
     """
 
     request: Request
@@ -47,6 +47,10 @@ class Waiting:
     @property
     def tokens(self) -> int:
         return len(self.request.prompt_tokens) + self.request.max_output_tokens
+
+    @property
+    def has_run(self) -> bool:
+        return self.parks > 0 or self.attempts > 0
 
 
 @dataclass(slots=True)
@@ -165,7 +169,7 @@ class Queues:
 
     @staticmethod
     def _expiry_ms(waiting: Waiting) -> float | None:
-        return waiting.request.deadline_ms if waiting.parks else waiting.expires_ms
+        return waiting.request.deadline_ms if waiting.has_run else waiting.expires_ms
 
     def lanes_waiting(self, model_id: ModelId) -> list[Lane]:
         """Lanes in which something waits for this model."""

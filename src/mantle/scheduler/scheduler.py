@@ -181,7 +181,10 @@ class Scheduler:
             capacity.draining = True
 
     def replica_gone(self, replica_id: ReplicaId, now_ms: float) -> list[Effect]:
-        """A replica was lost or unloaded. What had shown nothing yet goes back to its place."""
+        """A replica was lost or unloaded. What ran there goes back to its place in the queue.
+
+        It goes on after the tokens it has shown; only what was lost too often is given up.
+        """
         effects: list[Effect] = []
         models: set[ModelId] = set()
         leaving = [r for r in self._leaving.values() if r.attempt.replica_id == replica_id]
@@ -194,10 +197,10 @@ class Scheduler:
             models.add(running.request.model_id)
             waiting = running.waiting
             waiting.attempts += 1
-            has_shown = running.produced_tokens or waiting.resume_from
-            if has_shown or waiting.attempts >= ATTEMPTS_MAX:
+            if waiting.attempts >= ATTEMPTS_MAX:
                 effects.append(Lose(running.request.id))
                 continue
+            waiting.resume_from += running.produced_tokens
             waiting.epoch = next_epoch(waiting.epoch)
             self._enqueue(waiting, now_ms)
         for model_id in models:
@@ -291,7 +294,7 @@ class Scheduler:
         )
         self.residents.start(running)
         self._holdings.add(running)
-        input_tokens = 0 if waiting.parks else len(request.prompt_tokens)
+        input_tokens = 0 if waiting.has_run else len(request.prompt_tokens)
         cost = self._cost.of_input(input_tokens) + self._cost.of_output(expected)
         self._charge(running, cost, now_ms)
         return Dispatch(request.id, replica.replica_id, waiting.epoch, waiting.resume_from)

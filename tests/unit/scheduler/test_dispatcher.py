@@ -30,6 +30,7 @@ from mantle.testing.scripts import load_spec, script_of, write_script
 from mantle.testing.sim_clock import SimClock
 
 FAKE = ModelId("fake")
+LETTERS = [chr(code) for code in range(ord("a"), ord("a") + 26)]
 
 
 class RecordingJournal(EphemeralJournal):
@@ -187,13 +188,34 @@ async def test_stop_at_counts_as_completed_with_the_tokens_shown(tmp_path):
         assert w.journal.of(Finished)[0].usage.output_tokens == 1
 
 
-async def test_killed_worker_ends_a_talking_stream_with_an_error(tmp_path):
-    async with world(tmp_path, script_of("ab", repeat=True)) as w:
-        generation = w.submit(max_output_tokens=80)
-        await anext(aiter(generation))
+async def test_killed_worker_does_not_break_a_talking_stream(tmp_path):
+    async with world(tmp_path, script_of(*LETTERS)) as w:
+        w.dispatcher.start()
+        generation = w.submit(max_output_tokens=26)
+        shown = list((await anext(aiter(generation))).token_ids)
         w.links[0].kill()
-        with pytest.raises(ReplicaLost):
-            await read(generation)
+        async with asyncio.timeout(5):
+            shown += await read(generation)
+        assert bytes(shown).decode() == "".join(LETTERS)
+        assert generation.ended.usage.output_tokens == 26
+        assert w.supervisor.restarts == 1
+
+
+async def test_stream_that_kills_every_worker_ends_with_an_error(tmp_path):
+    async with world(tmp_path, script_of("ab", repeat=True)) as w:
+        w.dispatcher.start()
+        generation = w.submit(max_output_tokens=80)
+        shown = []
+
+        async def read_and_kill():
+            async for chunk in generation:
+                shown.extend(chunk.token_ids)
+                w.links[-1].kill()
+
+        async with asyncio.timeout(20):
+            with pytest.raises(ReplicaLost):
+                await read_and_kill()
+        assert len(shown) < 80
         assert w.journal.of(Finished)[0].outcome is Outcome.FAILED
 
 
@@ -281,7 +303,6 @@ async def test_drain_lets_live_requests_finish(tmp_path):
 
 
 # --- parking ------------------------------------------------------------------------------------
-LETTERS = [chr(code) for code in range(ord("a"), ord("a") + 26)]
 
 
 async def park_one(w):

@@ -188,16 +188,18 @@ def test_passed_deadline_expires():
     assert scheduler.tick(600.0) == [Expire(request.id, 600.0, by_deadline=True)]
 
 
-def test_lost_replica_requeues_what_showed_nothing_and_loses_what_did():
+def test_lost_replica_requeues_what_ran_there_where_it_was():
     scheduler = ready(slots=2)
     silent, talking = a_request(), a_request()
     scheduler.submit([silent], 0.0)
     scheduler.submit([talking], 0.0)
     scheduler.tokens_produced(talking.id, count=3, cached_tokens=0, now_ms=1.0)
-    assert scheduler.replica_gone(R1, 2.0) == [Lose(talking.id)]
-    assert silent.id in scheduler.queues
-    again = scheduler.replica_ready(a_replica("m#2"), 3.0)
-    assert again == [Dispatch(silent.id, ReplicaId("m#2"), Epoch(2))]
+    assert scheduler.replica_gone(R1, 2.0) == []
+    again = scheduler.replica_ready(a_replica("m#2", slots=2), 3.0)
+    assert again == [
+        Dispatch(silent.id, ReplicaId("m#2"), Epoch(2)),
+        Dispatch(talking.id, ReplicaId("m#2"), Epoch(2), resume_from=3),
+    ]
 
 
 def test_request_that_kills_replicas_is_given_up():

@@ -69,7 +69,7 @@ _next_id = iter(range(1, 1_000_000))
 
 def _spec(prompt: list[int], sampling: SamplingParams = GREEDY, **more: object) -> SequenceSpec:
     fields = {"max_output_tokens": 12, "ignore_eos": True, **more}
-    return SequenceSpec(next(_next_id), prompt, sampling=sampling, **fields)  # type: ignore[arg-type]
+    return SequenceSpec(next(_next_id), prompt, sampling=sampling, **fields)
 
 
 def _prompt(start: int, count: int = 24) -> list[int]:

@@ -1,0 +1,1 @@
+"""Tenants, keys, quotas and reservations: kept in tables, changed while the server runs."""

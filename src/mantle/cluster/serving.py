@@ -1,0 +1,93 @@
+"""How does a server live and end? It listens, drains on a signal, and closes in order.
+
+Invariant: no stream ends silently: on the first SIGINT or SIGTERM live requests may finish for a
+while; after that, or on a second signal, they end with an error their clients can see.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from typing import Any
+
+import uvicorn
+
+from mantle.cluster.wiring import Platform
+
+log = logging.getLogger("mantle.cluster")
+
+CLOSE_S_MAX = 5
+"""Seconds for connections to close once every request has ended."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling: it would end the process before we have closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve_until_stopped(
+    platform: Platform,
+    listener: socket.socket,
+    *,
+    shutdown_s_max: float,
+    beside: Sequence[Coroutine[Any, Any, None]] = (),
+) -> None:
+    """Serve on `listener` until a signal comes; `beside` runs as long as the server does."""
+    server = _Server(
+        uvicorn.Config(
+            platform.app,
+            http="httptools",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=CLOSE_S_MAX,
+        )
+    )
+    stop = _on_signals()
+    async with _running(platform, beside):
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        await stop.get()
+        log.info("shutting down: live requests may finish")
+        await _drain(platform, stop, seconds_max=shutdown_s_max)
+        server.should_exit = True
+        await serving
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    platform: Platform, beside: Sequence[Coroutine[Any, Any, None]]
+) -> AsyncIterator[None]:
+    await platform.start()
+    tasks = [asyncio.create_task(one) for one in beside]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await platform.close()
+
+
+async def _drain(platform: Platform, stop: asyncio.Queue[None], *, seconds_max: float) -> None:
+    """Let live requests finish; a second signal, or the time, ends them with an error frame."""
+    platform.health.stopping = True
+    draining = asyncio.create_task(platform.dispatcher.drain(seconds_max=seconds_max))
+    again = asyncio.create_task(stop.get())
+    await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
+    again.cancel()
+    draining.cancel()
+    await platform.dispatcher.close()
+
+
+def _on_signals() -> asyncio.Queue[None]:
+    """One item for each SIGINT or SIGTERM from now on."""
+    signals: asyncio.Queue[None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.put_nowait, None)
+    return signals
