@@ -10,7 +10,7 @@ from typing import Any
 from gateway_client import Call, Reply
 from piece_text import PieceText
 
-from mantle.admission.port import Ask, RateLimits
+from mantle.admission.port import Ask, RateLimits, TenantAdmin
 from mantle.core.clock import SystemClock
 from mantle.core.errors import Cancelled, PromptTooLong, Unauthenticated, UnknownModel
 from mantle.core.ids import ModelId, ProjectId, RequestId, TenantId
@@ -287,6 +287,7 @@ class Harness:
     """The gateway with fakes around it."""
 
     settings: GatewaySettings = field(default_factory=GatewaySettings)
+    admin: TenantAdmin | None = None
 
     def __post_init__(self) -> None:
         self.text = PieceText()
@@ -307,6 +308,7 @@ class Harness:
                 health=self.health,
                 metrics=self.metrics,
                 settings=self.settings,
+                admin=self.admin,
             )
         )
 
