@@ -24,6 +24,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `prefill_chunk_tokens`: most prompt tokens in one step while others decode.
     `kv_layout`: `streams` gives each slot its own KV stream; `unified` shares one pool of cells.
     `parked_kv_mib`: memory for the KV of parked sequences, beside the model's own.
+    `step_ms_target`: prefill is cut so that a step takes about so long (0: never cut).
     """
 
     slots: int = 16
@@ -35,6 +36,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flash_attention: bool = True
     prefix_reuse: bool = True
     parked_kv_mib: int = 1024
+    step_ms_target: float = 120.0
 
 
 class LoadSpec(msgspec.Struct, frozen=True):
@@ -62,8 +64,9 @@ class SequenceSpec(msgspec.Struct, frozen=True, array_like=True):
 
     `sequence_id` is unique for the life of a worker link. `resume_tokens` are output tokens that
     are already durable: they are replayed, not sampled, and not reported again; sampling goes on
-    at output position len(resume_tokens). `lane_rank` orders prefill (0 first). `grammar_slot`
-    and `adapter_slot` are reserved for constrained decoding and LoRA.
+    at output position len(resume_tokens). `lane_rank` orders prefill (0 first). An
+    `urgent` sequence may interrupt the step in progress, and its prefill comes before all else.
+    `grammar_slot` and `adapter_slot` are reserved for constrained decoding and LoRA.
     """
 
     sequence_id: int
@@ -76,6 +79,7 @@ class SequenceSpec(msgspec.Struct, frozen=True, array_like=True):
     ignore_eos: bool = False
     grammar_slot: int | None = None
     adapter_slot: int | None = None
+    urgent: bool = False
 
     def __repr__(self) -> str:
         prompt, resumed = len(self.prompt_tokens), len(self.resume_tokens)
@@ -113,19 +117,27 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepBudget(msgspec.Struct, frozen=True):
-    """How much prefill one step may do beside decoding every resident sequence once."""
+    """How much prefill one step may do beside decoding every resident sequence once.
+
+    `urgent_only`: nothing but the prefill of urgent sequences.
+    """
 
     prefill_tokens_max: int
+    urgent_only: bool = False
 
 
 class StepReport(msgspec.Struct, frozen=True, array_like=True):
-    """One engine step: all sequences' new tokens, and what it cost."""
+    """One engine step: all sequences' new tokens, and what it cost.
+
+    `interrupted`: it was ended early and nothing came of it.
+    """
 
     outputs: list[SequenceOutput]
     prefill_tokens: int = 0
     decode_tokens: int = 0
     step_ms: float = 0.0
     kv_tokens_used: int = 0
+    interrupted: bool = False
 
 
 class ParkedSequence(msgspec.Struct, frozen=True):
@@ -158,6 +170,14 @@ class Driver(Protocol):
     def admit(self, sequence: SequenceSpec) -> None: ...
 
     def step(self, budget: StepBudget) -> StepReport: ...
+
+    def interrupt(self) -> None:
+        """End the step in progress soon, with nothing done (`StepReport.interrupted`).
+
+        The only method that another thread may call; without a step in progress it does nothing,
+        and an engine that can not stop early may ignore it.
+        """
+        ...
 
     def has_work(self) -> bool: ...
 

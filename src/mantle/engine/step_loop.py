@@ -31,13 +31,13 @@ from mantle.engine.port import (
     Resume,
     SequenceOutput,
     SequenceSpec,
-    StepBudget,
     Stepped,
     StepReport,
     Unload,
     Unloaded,
     WorkerEvent,
 )
+from mantle.engine.step_budget import StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +55,19 @@ class _Replica:
     driver: Driver
     settings: EngineSettings
     decodes: dict[int, bool] = field(default_factory=dict)
+    urgent: set[int] = field(default_factory=set)  # whose first token is not out
     costs: ParkingCosts = field(default_factory=ParkingCosts)
     parked: ParkedStore = field(init=False)
+    plan: StepPlan = field(init=False)
 
     def __post_init__(self) -> None:
         self.parked = ParkedStore(self.settings.parked_kv_mib << 20)
+        self.plan = StepPlan(self.settings)
+
+    def leaves(self, sequence_id: int) -> bool:
+        """The sequence is no longer resident; False when it was not."""
+        self.urgent.discard(sequence_id)
+        return self.decodes.pop(sequence_id, None) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,15 @@ class StepLoop:
         self._loading: dict[str, bool] = {}  # replica id → still wanted
         self._load_results: queue.SimpleQueue[_LoadResult] = queue.SimpleQueue()
         self._busy_since_ms: float | None = None
+        self._stepping: _Replica | None = None  # its step may be interrupted
+
+    def interrupt_for(self, command: Command) -> None:
+        """End the step in progress for an urgent sequence. The reader's thread may call it."""
+        if not isinstance(command, Admit | Resume) or not command.sequence.urgent:
+            return
+        replica = self._stepping
+        if replica is not None and replica.plan.may_interrupt(self.busy_ms(), self._clock.now_ms()):
+            replica.driver.interrupt()
 
     def has_work(self) -> bool:
         """True when a step would do something."""
@@ -121,7 +138,10 @@ class StepLoop:
         assert_never(command)
 
     def step(self) -> list[WorkerEvent]:
-        """One engine step of the next replica that has work; replicas take turns."""
+        """One step: of a replica where an urgent sequence waits, else of the next in turn."""
+        for replica_id, replica in self._replicas.items():
+            if replica.urgent:
+                return self._step(replica_id, replica)
         for replica_id, replica in self._replicas.items():
             if replica.driver.has_work():
                 del self._replicas[replica_id]  # to the end of the row
@@ -203,11 +223,13 @@ class StepLoop:
             _log_fault("admit", replica_id, fault)
             return [_refusal(replica_id, sequence, f"engine fault ({type(fault).__name__})")]
         replica.decodes[sequence.sequence_id] = False
+        if sequence.urgent:
+            replica.urgent.add(sequence.sequence_id)
         return []
 
     def _cancel(self, command: Cancel) -> list[WorkerEvent]:
         replica = self._replicas.get(command.replica_id)
-        if replica is not None and replica.decodes.pop(command.sequence_id, None) is not None:
+        if replica is not None and replica.leaves(command.sequence_id):
             try:
                 replica.driver.cancel(command.sequence_id)
             except Exception as fault:  # the driver's edge
@@ -225,7 +247,7 @@ class StepLoop:
             parked = self._timed(lambda: replica.driver.park(command.sequence_id, keep_kv=keep_kv))
         except Exception as fault:  # the driver's edge
             return self._fail(command.replica_id, replica, fault)
-        del replica.decodes[command.sequence_id]
+        replica.leaves(command.sequence_id)
         if parked is None:
             return []
         if parked.kv_tokens:
@@ -242,19 +264,24 @@ class StepLoop:
 
     # --- steps ----------------------------------------------------------------------------------
     def _step(self, replica_id: str, replica: _Replica) -> list[WorkerEvent]:
-        settings = replica.settings
-        decodes = any(replica.decodes.values())
-        budget = StepBudget(settings.prefill_chunk_tokens if decodes else settings.batch_tokens)
+        budget = replica.plan.budget(
+            something_decodes=any(replica.decodes.values()), urgent_waits=bool(replica.urgent)
+        )
+        self._stepping = None if budget.urgent_only else replica
         try:
             report = self._timed(lambda: replica.driver.step(budget))
         except Exception as fault:  # the driver's edge
             return self._fail(replica_id, replica, fault)
+        finally:
+            self._stepping = None
+        replica.plan.learn(report, self._clock.now_ms())
         if report.prefill_tokens >= _PREFILL_TOKENS_TELLING:
             replica.costs.learn_prefill(report.prefill_tokens, report.step_ms)
         for output in report.outputs:
             if output.finish is not None or output.error is not None:
-                replica.decodes.pop(output.sequence_id, None)
+                replica.leaves(output.sequence_id)
             else:
+                replica.urgent.discard(output.sequence_id)
                 replica.decodes[output.sequence_id] = True
         return [Stepped(replica_id, report)]
 

@@ -4,9 +4,10 @@ Invariant: it never outlives its parent (end of file on the socket, and the kern
 signal for when a step never returns), and a frame is sent whole or not at all. Run as
 `python -m mantle.engine.worker --fd N --name W` by `worker_link`, never by hand.
 
-Who may block whom: the main thread alone reads the socket and steps. Sending blocks when the
-parent does not read; a heartbeat then skips its turn (the frame under way is a sign of life, as
-the parent judges silence by bytes), so neither waits for the other and no heartbeat piles up.
+Who may block whom: the main thread steps and sends, one thread reads, one says that we live. The
+reader hands commands over in order and may interrupt a step for an urgent one. Sending blocks
+when the parent does not read; a heartbeat then skips its turn (the frame under way is a sign of
+life, as the parent judges silence by bytes), so neither waits for the other and none piles up.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import contextlib
 import ctypes
 import logging
 import os
-import select
+import queue
 import signal
 import socket
 import sys
@@ -35,28 +36,21 @@ _RECEIVE_BYTES = 256 * 1024
 _PR_SET_PDEATHSIG = 1
 
 
-class Stop(Exception):
-    """The parent closed its end, or asked us to end."""
-
-
 class Worker:
     """The loop around a `StepLoop`, and the threads beside it."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._reader = frames.command_reader()
         self._send_lock = threading.Lock()
         self._is_stopping = threading.Event()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._inbox: queue.SimpleQueue[list[Command]] = queue.SimpleQueue()
         self._loop = StepLoop(make_driver, SystemClock(), spawn=self._spawn)
 
     def run(self) -> None:
         """Serve until the parent closes its end or `stop` is called."""
-        heartbeat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        heartbeat.start()
-        with contextlib.suppress(Stop, BrokenPipeError, ConnectionResetError):
+        for target, name in ((self._beat, "heartbeat"), (self._read, "reader")):
+            threading.Thread(target=target, name=name, daemon=True).start()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while not self._is_stopping.is_set():
                 self._turn()
         self._is_stopping.set()
@@ -79,19 +73,27 @@ class Worker:
                 self._channel.sendall(frame)
 
     def _commands(self) -> list[Command]:
-        """What has come; waits for something when there is no work. Raises `Stop` at the end."""
+        """What has come; waits for something when there is no work."""
+        commands: list[Command] = []
         if not self._loop.has_work():
-            ready, _, _ = select.select([self._channel.fileno(), self._wake_read], [], [])
-            if self._wake_read in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_read, 4096)
+            commands += self._inbox.get()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                commands += self._inbox.get_nowait()
+        return commands
+
+    def _read(self) -> None:
+        """Read commands while the main thread steps: an urgent one ends the step in progress."""
+        reader = frames.command_reader()
         try:
-            chunk = self._channel.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return []
-        if not chunk:
-            raise Stop
-        return self._reader.feed(chunk)
+            while chunk := self._channel.recv(_RECEIVE_BYTES):
+                commands = reader.feed(chunk)
+                self._inbox.put(commands)
+                for command in commands:
+                    self._loop.interrupt_for(command)
+        except (OSError, frames.BadFrame) as fault:
+            logger.error("the link broke: %s", type(fault).__name__)
+        self.stop()
 
     def _spawn(self, job: Callable[[], None]) -> None:
         """Run a load aside; the loop wakes when it is done."""
@@ -103,8 +105,7 @@ class Worker:
         threading.Thread(target=run, name="load", daemon=True).start()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: it will wake anyway
-            os.write(self._wake_write, b"\0")
+        self._inbox.put([])  # reentrant: fit for signal handlers
 
     def _beat(self) -> None:
         """Say that we live, and how long the engine has been at its step."""

@@ -1,9 +1,10 @@
 """Is the sharing fair, provably? The fairness certificate, kept while the scheduler runs.
 
-For tenants that stay backlogged in one lane, service for their weights may differ by at most 2·U,
-U the largest cost that was in flight at once for one tenant (Sheng et al., OSDI 2024, theorem 4.4,
-with weights). The certificate of a window is max|ΔW| / 2U over the tenants that were backlogged in
-all of it: at most 1, or the scheduler is broken.
+For tenants that stay backlogged in one lane of one model, service for their weights may differ by
+at most 2·U, U the largest cost that one tenant ever had in flight there (Sheng et al., OSDI 2024,
+theorem 4.4, with weights): a large request makes a debt that many small ones pay back, long after.
+The certificate of a window is max|ΔW| / 2U over the tenants that were backlogged in all of it: at
+most 1, or the scheduler is broken.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ class _Served:
 
 @dataclass(slots=True)
 class Certificate:
-    """One lane's certificate. Times in milliseconds, costs in token cost a weight."""
+    """Of one lane on one model. Times in milliseconds, costs in token cost a weight."""
 
     window_ms: float = WINDOW_MS
     last: float = 0.0
@@ -70,7 +71,6 @@ class Certificate:
         self.last = self._ratio()
         self.highest = max(self.highest, self.last)
         self._window_start_ms = now_ms
-        self._largest_in_flight = max(self._in_flight.values(), default=0.0)
         self._served = {
             tenant_id: _Served(0.0, now_ms)
             for tenant_id, served in self._served.items()

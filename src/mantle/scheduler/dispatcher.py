@@ -269,7 +269,7 @@ class Dispatcher:
         if generation.dispatched_ms is None:
             generation.dispatched_ms = self._clock.now_ms()
         self._write([Dispatched(effect.request_id, effect.epoch, effect.replica_id)])
-        self._outbox.enter(live, effect.replica_id)
+        self._outbox.enter(live, effect.replica_id, urgent=effect.urgent)
 
     def _expire(self, effect: Expire) -> None:
         waited_s = effect.waited_ms / 1_000

@@ -10,13 +10,15 @@ from mantle.core.ids import ReplicaId, RequestId
 class Dispatch:
     """Start an attempt: the request leaves its queue and takes a slot of the replica.
 
-    `resume_from` output tokens were produced before it was parked.
+    `resume_from` output tokens were produced before it was parked. An `urgent` attempt may
+    interrupt the engine's step in progress.
     """
 
     request_id: RequestId
     replica_id: ReplicaId
     epoch: Epoch
     resume_from: int = 0
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Outbox:
         """Whose current sequence this is."""
         return self._request_of.get(sequence_id)
 
-    def enter(self, live: Live, replica_id: ReplicaId) -> None:
+    def enter(self, live: Live, replica_id: ReplicaId, *, urgent: bool) -> None:
         """Begin a new attempt; it goes on after what the request has already shown."""
         request = live.generation.request
         live.sequence_id = next(self._numbers)
@@ -56,6 +56,7 @@ class Outbox:
             lane_rank=request.lane.rank,
             prompt_logprobs=request.prompt_logprobs,
             ignore_eos=request.ignore_eos,
+            urgent=urgent,
         )
         if live.parked_on is not None and live.parked_on[0] == replica_id:
             self._add(replica_id, Resume(replica_id, spec, live.parked_on[1]))

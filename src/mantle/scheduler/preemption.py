@@ -14,7 +14,7 @@ outranks the request it gives way to, so parking can not go in circles.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mantle.core.ids import TenantId
+from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.request import Request
 from mantle.scheduler.holdings import Holdings
@@ -32,12 +32,12 @@ class ParkingRules:
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """Pure choice over `Holdings`; `is_owed` says whether a lane is behind its floor."""
+    """Pure choice over `Holdings`; `is_owed` says whether a lane is behind its floor there."""
 
     rules: ParkingRules
     holdings: Holdings
     weight_of: Callable[[TenantId], float]
-    is_owed: Callable[[Lane], bool]
+    is_owed: Callable[[ModelId, Lane], bool]
 
     def victim_for(self, request: Request, *, is_steady: bool, now_ms: float) -> Running | None:
         """The attempt to park so that `request` can run; None: it has to wait."""
@@ -46,11 +46,27 @@ class Parking:
         across = next(self._across_lanes(request, now_ms), None)
         return across or next(self._within_lane(request, is_steady, now_ms), None)
 
+    def is_urgent(self, request: Request) -> bool:
+        """True when the request should not even wait for the step in progress.
+
+        That is when a lower lane holds slots of this model, or another tenant of its own lane
+        holds two or more while the request's tenant holds none.
+        """
+        if not self.rules.enabled:
+            return False
+        model_id, lane = request.model_id, request.lane
+        if any(self.holdings.heaviest(model_id, o) for o in Lane if o.rank > lane.rank):
+            return True
+        heaviest = self.holdings.heaviest(model_id, lane)
+        if heaviest is None or self.holdings.count(model_id, lane, request.tenant_id):
+            return False
+        return self.holdings.count(model_id, lane, heaviest) > 1
+
     def _across_lanes(self, request: Request, now_ms: float) -> Iterator[Running]:
         for lane in reversed(Lane):
             if lane.rank <= request.lane.rank:
                 return
-            if self.is_owed(lane):
+            if self.is_owed(request.model_id, lane):
                 continue
             for tenant_id in self.holdings.tenants(request.model_id, lane):
                 for running in self.holdings.newest_first(request.model_id, lane, tenant_id):

@@ -175,9 +175,6 @@ class Queues:
         """Lanes in which something waits for this model."""
         return list(self._lanes_of.get(model_id, ()))
 
-    def lane_is_waiting(self, lane: Lane) -> bool:
-        return any(lane in lanes for lanes in self._lanes_of.values())
-
     def demand(self) -> dict[ModelId, float]:
         """Estimated token cost that waits, a model."""
         return dict(self._demand)

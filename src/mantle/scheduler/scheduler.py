@@ -11,7 +11,7 @@ Events come as method calls with the time; each returns the effects that the dis
 perform in order. The caller owns what a `Rejected` was raised for; everything else is ours.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from mantle.core.epoch import next_epoch
@@ -26,12 +26,13 @@ from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose, Park
 from mantle.scheduler.fairness.port import Fairness
 from mantle.scheduler.fairness.virtual_counter import VirtualTokenCounter
 from mantle.scheduler.holdings import Holdings
-from mantle.scheduler.lane_order import DEFAULT_FLOORS, FloorsLaneOrder
+from mantle.scheduler.lane_order import DEFAULT_FLOORS
 from mantle.scheduler.preemption import Parking, ParkingRules
 from mantle.scheduler.queues import QueueBounds, Queues, Waiting
 from mantle.scheduler.running import ReplicaCapacity, Residents, Running
 from mantle.scheduler.service_rate import ServiceRate
 from mantle.scheduler.steady import SteadyTraffic
+from mantle.scheduler.turns import Turns
 
 
 def default_bounds() -> dict[Lane, QueueBounds]:
@@ -74,17 +75,19 @@ class Scheduler:
         self._weight_of = weight_of
         self.queues = Queues(dict(rules.bounds))
         self.residents = Residents()
-        self._lane_order = FloorsLaneOrder(rules.floors)
-        make_fairness = fairness_of or (lambda _: VirtualTokenCounter(weight_of))
-        self._fairness = {lane: make_fairness(lane) for lane in Lane}
+        self._floors = rules.floors
+        self._fairness_of = fairness_of or (lambda _: VirtualTokenCounter(weight_of))
+        self._turns: dict[ModelId, Turns] = {}
         self._holdings = Holdings(weight_of)
-        self._parking_rules = Parking(
-            rules.parking, self._holdings, weight_of, lambda lane: self._lane_order.owed(lane) > 0
+        self._parking = Parking(
+            rules.parking,
+            self._holdings,
+            weight_of,
+            lambda model_id, lane: self._turns_of(model_id).lane_order.owed(lane) > 0,
         )
         self._leaving: dict[RequestId, Running] = {}  # parked, the engine has not let go yet
         self._steady = SteadyTraffic()
         self._served: dict[Lane, dict[TenantId, float]] = {lane: {} for lane in Lane}
-        self.certificates = {lane: Certificate() for lane in Lane}
         self._estimate = OutputEstimate()
         self._rate = ServiceRate()
         self._arrivals = 0
@@ -112,8 +115,8 @@ class Scheduler:
         sequence before it sees the next one.
         """
         if request_id in self.queues:
-            self._dequeue(request_id, now_ms)
-            return []
+            waiting = self._dequeue(request_id, now_ms)
+            return self._fill(waiting.request.model_id, now_ms)  # it may have been in the way
         leaving = self._leaving.pop(request_id, None)
         if leaving is not None:
             return [Abort(request_id, leaving.attempt.replica_id)]
@@ -203,18 +206,22 @@ class Scheduler:
             waiting.resume_from += running.produced_tokens
             waiting.epoch = next_epoch(waiting.epoch)
             self._enqueue(waiting, now_ms)
-        for model_id in models:
+        for model_id in sorted(models):
             effects += self._fill(model_id, now_ms)
         return effects
 
     def tick(self, now_ms: float) -> list[Effect]:
-        """Time has passed: drop what has waited too long."""
+        """Time has passed: drop what has waited too long; it may have been in others' way."""
         effects: list[Effect] = []
+        models: set[ModelId] = set()
         while (request_id := self.queues.pop_expired(now_ms)) is not None:
             waiting = self._dequeue(request_id, now_ms)
             deadline_ms = waiting.request.deadline_ms
             by_deadline = deadline_ms is not None and deadline_ms <= now_ms
             effects.append(Expire(request_id, now_ms - waiting.queued_ms, by_deadline))
+            models.add(waiting.request.model_id)
+        for model_id in sorted(models):
+            effects += self._fill(model_id, now_ms)
         return effects
 
     # --- answers --------------------------------------------------------------------------------
@@ -225,6 +232,18 @@ class Scheduler:
     def served_cost(self, lane: Lane, tenant_id: TenantId) -> float:
         """Token cost this tenant was charged in this lane since the start, estimates included."""
         return self._served[lane].get(tenant_id, 0.0)
+
+    def certificates(self) -> dict[tuple[Lane, ModelId], Certificate]:
+        """The fairness certificate of each lane on each model."""
+        return {
+            (lane, model_id): certificate
+            for model_id, turns in self._turns.items()
+            for lane, certificate in turns.certificates.items()
+        }
+
+    def leaving(self) -> Collection[RequestId]:
+        """Parked attempts that their engines have not let go of yet."""
+        return self._leaving.keys()
 
     def model_failed(self, model_id: ModelId, now_ms: float) -> list[RequestId]:
         """The model can not be loaded: everything that waits for it leaves. Returns who."""
@@ -241,11 +260,12 @@ class Scheduler:
     def _fill(self, model_id: ModelId, now_ms: float) -> list[Effect]:
         """Late binding: give each free slot of the model's replicas to whoever is next."""
         effects: list[Effect] = []
+        turns = self._turns_of(model_id)
         while self.residents.serves(model_id):
-            lane = self._lane_order.pick(self.queues.lanes_waiting(model_id), now_ms)
+            lane = turns.lane_order.pick(self.queues.lanes_waiting(model_id), now_ms)
             if lane is None:
                 break
-            tenant_id = self._fairness[lane].pick(model_id)
+            tenant_id = turns.fairness[lane].pick()
             assert tenant_id is not None, "a backlogged lane has a backlogged tenant"
             waiting = self.queues.head(lane, tenant_id, model_id)
             replica = self.residents.roomiest(model_id)
@@ -266,7 +286,7 @@ class Scheduler:
         request = waiting.request
         held = self._holdings.count(request.model_id, request.lane, request.tenant_id)
         steady_slots = self._steady.slots(request.tenant_id, request.model_id, now_ms)
-        return self._parking_rules.victim_for(request, is_steady=held < steady_slots, now_ms=now_ms)
+        return self._parking.victim_for(request, is_steady=held < steady_slots, now_ms=now_ms)
 
     def _park(self, victim: Running, now_ms: float) -> Park:
         self.residents.release(victim.request.id)
@@ -276,7 +296,7 @@ class Scheduler:
 
     def _start(self, waiting: Waiting, replica: ReplicaCapacity, now_ms: float) -> Dispatch:
         request = waiting.request
-        by_floor = self._lane_order.is_ahead_of_turn(
+        by_floor = self._turns_of(request.model_id).lane_order.is_ahead_of_turn(
             request.lane, self.queues.lanes_waiting(request.model_id)
         )
         self._dequeue(request.id, now_ms)
@@ -292,12 +312,13 @@ class Scheduler:
             expected,
             by_floor,
         )
+        urgent = not waiting.has_run and not by_floor and self._parking.is_urgent(request)
         self.residents.start(running)
         self._holdings.add(running)
         input_tokens = 0 if waiting.has_run else len(request.prompt_tokens)
         cost = self._cost.of_input(input_tokens) + self._cost.of_output(expected)
         self._charge(running, cost, now_ms)
-        return Dispatch(request.id, replica.replica_id, waiting.epoch, waiting.resume_from)
+        return Dispatch(request.id, replica.replica_id, waiting.epoch, waiting.resume_from, urgent)
 
     def _let_go(self, running: Running, now_ms: float) -> None:
         """The slot is free: take back what was estimated but not produced, and learn from it."""
@@ -307,7 +328,8 @@ class Scheduler:
             self._charge(running, -self._cost.of_output(unproduced), now_ms)
         request = running.request
         weighted = running.charged_cost / self._weight_of(request.tenant_id)
-        self.certificates[request.lane].landed(request.tenant_id, weighted, now_ms)
+        certificates = self._turns_of(request.model_id).certificates
+        certificates[request.lane].landed(request.tenant_id, weighted, now_ms)
         self._steady.served(
             request.tenant_id, request.model_id, now_ms - running.started_ms, now_ms
         )
@@ -317,27 +339,34 @@ class Scheduler:
         running.charged_cost += cost
         served = self._served[request.lane]
         served[request.tenant_id] = served.get(request.tenant_id, 0.0) + cost
-        self._fairness[request.lane].charge(request.tenant_id, cost)
+        turns = self._turns_of(request.model_id)
+        turns.fairness[request.lane].charge(request.tenant_id, cost)
         backlogged = self.queues.lanes_waiting(request.model_id)
-        self._lane_order.charge(request.lane, cost, backlogged=backlogged, now_ms=now_ms)
+        turns.lane_order.charge(request.lane, cost, backlogged=backlogged, now_ms=now_ms)
         weighted = cost / self._weight_of(request.tenant_id)
-        self.certificates[request.lane].charged(request.tenant_id, weighted, now_ms)
+        turns.certificates[request.lane].charged(request.tenant_id, weighted, now_ms)
 
     def _enqueue(self, waiting: Waiting, now_ms: float) -> None:
         request = waiting.request
         if self.queues.add(waiting):
-            self._fairness[request.lane].backlogged(request.tenant_id, request.model_id)
-            self.certificates[request.lane].waits(request.tenant_id, now_ms)
+            turns = self._turns_of(request.model_id)
+            turns.backlogged(request.lane, request.tenant_id, now_ms)
 
     def _dequeue(self, request_id: RequestId, now_ms: float) -> Waiting:
         waiting, is_empty = self.queues.remove(request_id)
         request = waiting.request
         if is_empty:
-            self._fairness[request.lane].drained(request.tenant_id, request.model_id)
-            self.certificates[request.lane].rests(request.tenant_id, now_ms)
-            if not self.queues.lane_is_waiting(request.lane):
-                self._lane_order.drained(request.lane)
+            turns = self._turns_of(request.model_id)
+            turns.drained(request.lane, request.tenant_id, now_ms)
+            if request.lane not in self.queues.lanes_waiting(request.model_id):
+                turns.lane_order.drained(request.lane)
         return waiting
+
+    def _turns_of(self, model_id: ModelId) -> Turns:
+        turns = self._turns.get(model_id)
+        if turns is None:
+            turns = self._turns[model_id] = Turns.fresh(self._floors, self._fairness_of)
+        return turns
 
     def _expected_output(self, waiting: Waiting) -> int:
         request = waiting.request

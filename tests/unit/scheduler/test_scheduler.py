@@ -254,7 +254,7 @@ def test_priority_parks_flex_before_standard_when_slots_are_full():
         scheduler.submit([request], 0.0)
     urgent = a_request("c", lane=Lane.PRIORITY)
     effects = scheduler.submit([urgent], 10.0)
-    assert effects == [Park(flex.id, R1), Dispatch(urgent.id, R1, Epoch(1))]
+    assert effects == [Park(flex.id, R1), Dispatch(urgent.id, R1, Epoch(1), urgent=True)]
     more = a_request("c", lane=Lane.PRIORITY)
     assert scheduler.submit([more], 20.0)[0] == Park(standard.id, R1)
     assert scheduler.submit([a_request("c", lane=Lane.PRIORITY)], 30.0) == []
@@ -311,7 +311,7 @@ def test_over_share_tenant_gives_way_until_shares_are_equal():
         scheduler.submit([request], 0.0)
     quiet = [a_request("quiet") for _ in range(3)]
     first = scheduler.submit([quiet[0]], 1_000.0)
-    assert first == [Park(noisy[3].id, R1), Dispatch(quiet[0].id, R1, Epoch(1))]
+    assert first == [Park(noisy[3].id, R1), Dispatch(quiet[0].id, R1, Epoch(1), urgent=True)]
     second = scheduler.submit([quiet[1]], 1_001.0)
     assert second[0] == Park(noisy[2].id, R1)
     assert scheduler.submit([quiet[2]], 1_002.0) == []
@@ -395,4 +395,33 @@ def test_certificate_stays_within_its_bound_under_a_burst():
         running = scheduler.residents.all_running()[0]
         scheduler.tokens_produced(running.request.id, count=20, cached_tokens=0, now_ms=now_ms)
         scheduler.released(running.request.id, now_ms)
-    assert 0.0 < scheduler.certificates[Lane.STANDARD].highest <= 1.0
+    assert 0.0 < scheduler.certificates()[Lane.STANDARD, M].highest <= 1.0
+
+
+# --- urgency ------------------------------------------------------------------------------------
+def urgency(scheduler, request):
+    (dispatch,) = scheduler.submit([request], 1_000.0)
+    return dispatch.urgent
+
+
+def test_request_is_urgent_beside_a_lower_lane():
+    scheduler = ready(slots=8)
+    scheduler.submit([a_request("a", lane=Lane.FLEX)], 0.0)
+    assert urgency(scheduler, a_request("b", lane=Lane.STANDARD))
+    assert urgency(scheduler, a_request("c", lane=Lane.PRIORITY))
+
+
+def test_first_request_of_a_quiet_tenant_is_urgent_beside_a_burst_and_its_next_is_not():
+    scheduler = ready(slots=8)
+    for _ in range(3):
+        scheduler.submit([a_request("noisy")], 0.0)
+    assert urgency(scheduler, a_request("quiet"))
+    assert not urgency(scheduler, a_request("quiet"))
+    assert not urgency(scheduler, a_request("noisy"))
+
+
+def test_nothing_is_urgent_among_equals():
+    scheduler = ready(slots=8)
+    scheduler.submit([a_request("a")], 0.0)
+    assert not urgency(scheduler, a_request("b"))
+    assert not urgency(scheduler, a_request("c", lane=Lane.FLEX))

@@ -41,18 +41,19 @@ def compose(
     residents: Sequence[Resident],
     *,
     prefill_tokens_max: int,
+    urgent_only: bool,
     batch_tokens: int,
     replays_singly: bool,
 ) -> list[Chunk]:
     """Chunks of the next decode, ordered by slot. `residents` come in order of service.
 
-    `prefill_tokens_max` holds only while something decodes. `replays_singly`: output tokens that
-    are replayed after a resume go one a step, as they were first computed.
+    `urgent_only` leaves everything out but the prefill of urgent sequences. `replays_singly`:
+    output tokens that are replayed after a resume go one a step, as they were first computed.
     """
+    if urgent_only:
+        residents = [one for one in residents if one.spec.urgent and not one.is_decoding]
     chunks = [_chunk(one, 1) for one in residents if one.is_decoding]
-    room = batch_tokens - len(chunks)
-    if chunks:
-        room = min(room, prefill_tokens_max)
+    room = min(batch_tokens - len(chunks), prefill_tokens_max)
     for one in residents:
         if one.slot is None or one.is_decoding:
             continue

@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 from mantle.core.errors import EngineFailed
 from mantle.engine.drivers.llama_batch import Chunk, compose, fill
 from mantle.engine.drivers.llama_memory import kv_budget_bytes
-from mantle.engine.drivers.llama_native import DECODE_NO_KV_ROOM, DECODE_OK, LlamaContext
-from mantle.engine.drivers.llama_sequence import Resident, unknown_tokens
-from mantle.engine.drivers.prefix_cache import (
-    MOVED_TOKENS_PER_STEP_MAX,
-    Placement,
-    Slot,
-    closing_move,
-    is_worth_waiting,
-    place,
+from mantle.engine.drivers.llama_native import (
+    DECODE_INTERRUPTED,
+    DECODE_NO_KV_ROOM,
+    DECODE_OK,
+    LlamaContext,
 )
+from mantle.engine.drivers.llama_sequence import Resident, unknown_tokens
+from mantle.engine.drivers.llama_slots import SlotKeeper
 from mantle.engine.port import (
     LoadReport,
     LoadSpec,
@@ -67,9 +65,9 @@ class LlamaCppDriver:
         self._plan, self._facts = context.plan, context.facts
         self._sampler = Sampler(self._facts.vocab_size)
         self._end_ids = frozenset(self._facts.end_ids.tolist())
-        self._slots = [Slot(index) for index in range(self._plan.slots)]
-        self._clock = 0  # counts steps and placements: the order of use of slots
-        self._reuses_prefix = spec.settings.prefix_reuse and self._facts.can_drop_tail
+        self._keeper = SlotKeeper(
+            context, reuses_prefix=spec.settings.prefix_reuse and self._facts.can_drop_tail
+        )
         self._replays_singly = self._plan.streams and not spec.settings.flash_attention
         context.warm_up()
         return LoadReport(
@@ -95,7 +93,7 @@ class LlamaCppDriver:
     ) -> None:
         assert self._context is not None, "load first"
         assert spec.sequence_id not in self._residents, "sequence ids are unique"
-        if len(self._residents) >= len(self._slots):
+        if len(self._residents) >= self._plan.slots:
             raise EngineFailed("every slot is taken")
         if not spec.prompt_tokens:
             raise EngineFailed("the prompt is empty")
@@ -112,6 +110,11 @@ class LlamaCppDriver:
             parked_kv=kv,
             has_reported=has_reported,
         )
+
+    def interrupt(self) -> None:
+        context = self._context
+        if context is not None:
+            context.interrupt()
 
     def has_work(self) -> bool:
         return bool(self._residents)
@@ -150,15 +153,21 @@ class LlamaCppDriver:
         """Decode every resident sequence once, and prefill as far as the budget goes."""
         assert self._context is not None, "load first"
         started = time.monotonic()
-        self._clock += 1
+        self._keeper.tick()
         in_order = sorted(self._residents.values(), key=_service_order)
         outputs = [
             output for one in in_order if (output := self._at_bound_already(one)) is not None
         ]
-        self._place_waiting([one for one in in_order if one.spec.sequence_id in self._residents])
+        residents = [one for one in in_order if one.spec.sequence_id in self._residents]
+        self._keeper.place_waiting(residents)
         if self._plan.streams:
-            self._close_gap()
-        chunks, failures = self._decode(budget)
+            self._keeper.close_gap(residents)
+        try:
+            chunks, failures = self._decode(budget)
+        except _Interrupted as interrupted:
+            step_ms = (time.monotonic() - started) * 1e3
+            outputs += interrupted.failures
+            return StepReport(outputs, step_ms=step_ms, interrupted=True)
         outputs += failures
         if chunks:
             outputs += self._choose_tokens(chunks)
@@ -179,97 +188,10 @@ class LlamaCppDriver:
         self._leave(resident)
         return resident.output(resident.output_count, [], finish)
 
-    # --- slots ----------------------------------------------------------------------------------
-    def _place_waiting(self, in_order: Sequence[Resident]) -> None:
-        """Give slots to sequences that may begin; those that soon can copy a prefix wait."""
-        for resident in in_order:
-            if resident.slot is not None:
-                continue
-            may_reuse = self._reuses_prefix and not resident.wants_prompt_logprobs
-            if may_reuse and resident.parked_kv is None:
-                computing = [
-                    (one.spec.prompt_tokens, one.computed)
-                    for one in in_order
-                    if one.slot is not None and one.is_in_prompt
-                ]
-                if is_worth_waiting(resident.known, computing):
-                    continue
-            self._place(resident, may_reuse=may_reuse)
-
-    def _place(self, resident: Resident, *, may_reuse: bool) -> None:
-        assert self._context is not None, "load first"
-        wanted = resident.known if may_reuse and resident.parked_kv is None else ()
-        placement = place(self._slots, wanted, copy_is_free=not self._plan.streams)
-        slot = placement.slot
-        slot.is_busy, resident.slot = True, slot
-        if resident.parked_kv is not None and self._restore(resident, slot):
-            return
-        kept = self._fill_slot(placement)
-        resident.cached_tokens = min(kept, resident.prompt_count)
-
-    def _restore(self, resident: Resident, slot: Slot) -> bool:
-        """Put parked KV back; False: it does not fit, so all is computed again."""
-        assert self._context is not None, "load first"
-        kv, resident.parked_kv = resident.parked_kv, None
-        self._empty(slot)
-        if kv is None or not self._context.restore(slot.index, kv):
-            return False
-        held = min(self._context.held_tokens(slot.index), len(resident.known) - 1)
-        if not self._context.drop_tail(slot.index, held):
-            self._empty(slot)
-            return False
-        slot.tokens = resident.known[:held]
-        resident.cached_tokens = min(held, resident.prompt_count)
-        return True
-
-    def _fill_slot(self, placement: Placement) -> int:
-        """Make the slot hold the placement's prefix and nothing else; how much it holds."""
-        assert self._context is not None, "load first"
-        slot, source, kept = placement.slot, placement.copy_from, placement.reused
-        if source is not None:
-            self._empty(slot)
-            if self._plan.streams:
-                if not self._context.copy(source.index, slot.index):
-                    return 0
-            else:
-                self._context.share(source.index, slot.index, kept)
-            slot.tokens = source.tokens[:kept]
-        if kept == 0 or not self._context.drop_tail(slot.index, kept):
-            self._empty(slot)
-            return 0
-        del slot.tokens[kept:]
-        return kept
-
-    def _close_gap(self) -> None:
-        """Swap one sequence next to the others when that pays, for what it still has to go."""
-        move = closing_move(self._slots)
-        if move is None or self._context is None:
-            return
-        source, target = move
-        resident = next(one for one in self._residents.values() if one.slot is source)
-        steps_left = resident.spec.max_output_tokens - resident.output_count
-        moved_tokens = len(source.tokens) + len(target.tokens)
-        if not resident.is_decoding or moved_tokens > MOVED_TOKENS_PER_STEP_MAX * steps_left:
-            return
-        if self._context.swap(source.index, target.index):
-            source.tokens, target.tokens = target.tokens, source.tokens
-            source.idle_since, target.idle_since = target.idle_since, source.idle_since
-            source.is_busy, target.is_busy, resident.slot = False, True, target
-
-    def _empty(self, slot: Slot) -> None:
-        assert self._context is not None, "load first"
-        self._context.drop_tail(slot.index, 0)
-        slot.tokens = []
-
     def _leave(self, resident: Resident) -> None:
         """Take the sequence out; its slot is idle from now on and may remember its KV."""
         del self._residents[resident.spec.sequence_id]
-        slot, resident.slot = resident.slot, None
-        if slot is None:
-            return
-        slot.is_busy, slot.idle_since = False, self._clock
-        if not self._reuses_prefix:
-            self._empty(slot)
+        self._keeper.release(resident)
 
     # --- one decode -----------------------------------------------------------------------------
     def _decode(self, budget: StepBudget) -> tuple[list[Chunk], list[SequenceOutput]]:
@@ -280,29 +202,34 @@ class LlamaCppDriver:
             chunks = compose(
                 sorted(self._residents.values(), key=_service_order),
                 prefill_tokens_max=budget.prefill_tokens_max,
+                urgent_only=budget.urgent_only,
                 batch_tokens=context.batch_tokens,
                 replays_singly=self._replays_singly,
             )
             if not chunks:
                 return [], failures
             code = context.decode(fill(context, chunks))
+            if code == DECODE_INTERRUPTED:
+                self._undo(chunks)
+                raise _Interrupted(failures)
             if code == DECODE_OK:
                 for chunk in chunks:
                     _advance(chunk)
                 return chunks, failures
             if code != DECODE_NO_KV_ROOM:
                 return [], failures + [self._fail(chunk.resident, _STEP_FAILED) for chunk in chunks]
-            if not self._forget_idle_slot():
+            if not self._keeper.forget_idle_slot():
                 newest = max((chunk.resident for chunk in chunks), key=lambda one: one.order)
                 failures.append(self._fail(newest, _NO_ROOM))
 
-    def _forget_idle_slot(self) -> bool:
-        """Drop what the least recently used idle slot remembers; False: there is none."""
-        idle = [slot for slot in self._slots if not slot.is_busy and slot.tokens]
-        if not idle:
-            return False
-        self._empty(min(idle, key=lambda slot: slot.idle_since))
-        return True
+    def _undo(self, chunks: Sequence[Chunk]) -> None:
+        """Take out of the KV what an interrupted decode may have put there."""
+        assert self._context is not None, "load first"
+        for chunk in chunks:
+            slot = chunk.resident.slot
+            assert slot is not None, "a sequence without a slot cannot be computed"
+            if not self._context.drop_tail(slot.index, chunk.start):
+                self._keeper.empty(slot)
 
     def _fail(self, resident: Resident, message: str) -> SequenceOutput:
         """End a broken sequence; nothing of its KV is trusted."""
@@ -310,7 +237,7 @@ class LlamaCppDriver:
         output = resident.failure(message)
         self._leave(resident)
         if slot is not None:
-            self._empty(slot)
+            self._keeper.empty(slot)
         return output
 
     # --- tokens ---------------------------------------------------------------------------------
@@ -369,6 +296,14 @@ class LlamaCppDriver:
             index = chunk.start + offset + 1
             if index < len(prompt):
                 entries.append(self._sampler.logprob_of(row, prompt[index], top_count))
+
+
+class _Interrupted(Exception):
+    """A decode was ended early; `failures` came before it."""
+
+    def __init__(self, failures: list[SequenceOutput]) -> None:
+        super().__init__()
+        self.failures = failures
 
 
 def _service_order(resident: Resident) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from mantle.engine.port import EngineSettings
 
 DECODE_OK: Final = 0
 DECODE_NO_KV_ROOM: Final = 1
+DECODE_INTERRUPTED: Final = 2
 
 _F16_BYTES: Final = 2
 _UBATCH_TOKENS: Final = 512
@@ -68,6 +69,7 @@ class LlamaContext:
             self.close()
             raise
         self._memory = llama_cpp.llama_get_memory(self._context)
+        self._set_interrupt_flag()
         self._allocate_batch()
 
     def _make_context(self, settings: EngineSettings) -> Any:
@@ -112,6 +114,23 @@ class LlamaContext:
         batch.logits = self.wants_logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self._batch = batch
 
+    def _set_interrupt_flag(self) -> None:
+        """Let llama.cpp look at one byte of ours after each operation of a step.
+
+        It asks by calling a C function with a pointer. The function is the C library's `strlen`,
+        the pointer leads to two bytes: the answer is 0 (go on) while the first is zero, else 1
+        (stop). So the engine's threads never wait for the interpreter lock.
+        """
+        self._flag = ctypes.create_string_buffer(2)
+        ask = ctypes.cast(ctypes.CDLL(None).strlen, llama_cpp.ggml_abort_callback)
+        self._keep_alive = ask
+        address = ctypes.cast(self._flag, ctypes.c_void_p)
+        llama_cpp.llama_set_abort_callback(self._context, ask, address)
+
+    def interrupt(self) -> None:
+        """End the decode in progress soon, from another thread; its tokens are not in the KV."""
+        self._flag[0] = b"\1"
+
     def warm_up(self) -> None:
         """Touch all weights once, so that the first request does not pay for it."""
         self.tokens[0] = self.positions[0] = self.slots[0] = 0
@@ -126,6 +145,7 @@ class LlamaContext:
         """Run the first `token_count` entries of the batch arrays; llama.cpp's return code."""
         assert 0 < token_count <= self.batch_tokens
         self._batch.n_tokens = token_count
+        self._flag[0] = b"\0"
         return int(llama_cpp.llama_decode(self._context, self._batch))
 
     def logits(self, row_count: int) -> NDArray[np.float32]:

@@ -132,6 +132,9 @@ class ScriptedDriver:
             kv = bytes(resident.kv_tokens * self._script.kv_bytes_per_token)
         return ParkedSequence(sequence_id, resident.output, kv, resident.kv_tokens if kv else 0)
 
+    def interrupt(self) -> None:
+        """A scripted step ends when its pace says so."""
+
     def has_work(self) -> bool:
         return bool(self._residents)
 

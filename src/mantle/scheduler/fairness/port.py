@@ -2,25 +2,25 @@
 
 from typing import Protocol
 
-from mantle.core.ids import ModelId, TenantId
+from mantle.core.ids import TenantId
 
 
 class Fairness(Protocol):
-    """Shares one lane's service between its tenants. One instance a lane.
+    """Shares the service of one lane on one model between its tenants: one instance for each.
 
-    A tenant is *backlogged* for a model while its queue for that model is not empty.
+    A tenant is *backlogged* while its queue there is not empty.
     """
 
-    def backlogged(self, tenant_id: TenantId, model_id: ModelId) -> None:
-        """The tenant's queue for the model has become non-empty."""
+    def backlogged(self, tenant_id: TenantId) -> None:
+        """The tenant's queue has become non-empty."""
         ...
 
-    def drained(self, tenant_id: TenantId, model_id: ModelId) -> None:
-        """The tenant's queue for the model has become empty."""
+    def drained(self, tenant_id: TenantId) -> None:
+        """The tenant's queue has become empty."""
         ...
 
-    def pick(self, model_id: ModelId) -> TenantId | None:
-        """Whose request runs next on a replica of this model; None when nobody waits."""
+    def pick(self) -> TenantId | None:
+        """Whose request runs next; None when nobody waits."""
         ...
 
     def charge(self, tenant_id: TenantId, cost: float) -> None:

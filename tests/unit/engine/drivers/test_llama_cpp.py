@@ -1,6 +1,7 @@
 """The llama.cpp driver over the real demo weights: only what is guaranteed, not exact texts."""
 
 import importlib.util
+import threading
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -369,3 +370,31 @@ def test_corrupt_or_missing_weights_fail_without_naming_the_path(tmp_path: Path)
         assert str(tmp_path) not in str(caught.value)
     with pytest.raises(LoadFailed):
         LlamaCppDriver().load(LoadSpec("demo", "llama_cpp", "/nowhere", EngineSettings()))
+
+
+def test_interrupted_step_changes_nothing_but_time(exact: LlamaCppDriver) -> None:
+    prompt = _prompt(900, 200)
+    undisturbed = _tokens_alone(exact, _spec(prompt))
+    exact.admit(_spec(prompt))
+    tokens: list[int] = []
+    interrupted = 0
+    while exact.has_work():
+        timer = threading.Timer(0.005, exact.interrupt)
+        if interrupted < 5:
+            timer.start()
+        report = exact.step(BUDGET)
+        timer.cancel()
+        interrupted += report.interrupted
+        tokens += [token for output in report.outputs for token in output.token_ids]
+    assert interrupted > 0
+    assert tokens == undisturbed
+
+
+def test_urgent_only_step_prefills_nobody_else(shared: LlamaCppDriver) -> None:
+    plain, urgent = _spec(_prompt(910)), _spec(_prompt(911), urgent=True)
+    shared.admit(plain)
+    shared.admit(urgent)
+    report = shared.step(StepBudget(256, urgent_only=True))
+    assert [output.sequence_id for output in report.outputs] == [urgent.sequence_id]
+    assert report.prefill_tokens == len(urgent.prompt_tokens)
+    assert {o.sequence_id for o in _outputs(shared)} == {plain.sequence_id, urgent.sequence_id}
