@@ -93,6 +93,40 @@ async def load(
     return LoadResult([_read(reply) for reply in raw], wall_s)
 
 
+async def one(url: str, body: dict[str, Any], *, api_key: str = "none") -> Exchange:
+    """Send one request on a connection of its own; cancelling it drops the connection."""
+    parts = urlsplit(url)
+    host = parts.hostname or "127.0.0.1"
+    connection = _Connection(host, parts.port or 80)
+    try:
+        return _read(await connection.exchange(_http_request(parts.path, host, body, api_key)))
+    finally:
+        connection.close()
+
+
+class Stream:
+    """One request whose arrivals can be read while it is still under way."""
+
+    def __init__(self, url: str, body: dict[str, Any], *, api_key: str = "none") -> None:
+        parts = urlsplit(url)
+        host = parts.hostname or "127.0.0.1"
+        self._request = _http_request(parts.path, host, body, api_key)
+        self._connection = _Connection(host, parts.port or 80)
+
+    async def run(self) -> None:
+        """Read to the end; cancelling it drops the connection."""
+        try:
+            await self._connection.exchange(self._request)
+        finally:
+            self._connection.close()
+
+    def events_between(self, start_s: float, end_s: float) -> int:
+        """Events (tokens, but for a handful) that arrived in this time."""
+        reply = self._connection.reply
+        pieces = [] if reply is None else reply.pieces
+        return sum(data.count(b"data: {") for at_s, data in pieces if start_s <= at_s < end_s)
+
+
 def _http_request(path: str, host: str, body: dict[str, Any], api_key: str) -> bytes:
     content = json.dumps(body).encode()
     head = (
@@ -161,6 +195,10 @@ class _Connection:
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._reply: _Reply | None = None
+
+    @property
+    def reply(self) -> "_Reply | None":
+        return self._reply
 
     async def exchange(self, request: bytes) -> _RawReply:
         started_s = time.perf_counter()

@@ -33,27 +33,35 @@ def running_mantle(
     *,
     engine: dict[str, Any],
     prefix: Sequence[str] = (),
+    api_keys: Sequence[str] = (API_KEY,),
 ) -> Iterator[RunningMantle]:
-    """`mantle serve` on a free port with one model and one tenant, data in a temporary folder."""
+    """`mantle serve` on a free port with one model and a tenant for each key, in a new folder."""
     port = free_port()
     program = str(Path(sys.executable).parent / "mantle")
     with tempfile.TemporaryDirectory(prefix="mantle-benchmark-") as folder:
         config_path = Path(folder) / "mantle.yaml"
-        config_path.write_text(json.dumps(_config(folder, engine, model_name)))  # JSON is YAML
+        config_path.write_text(
+            json.dumps(_config(folder, engine, model_name, api_keys))
+        )  # JSON is YAML
         add = [program, "models", "add", str(model_path), "--name", model_name]
         subprocess.run([*add, "--data-dir", folder], check=True, stdout=subprocess.DEVNULL)
         command = [*prefix, program, "serve", "--config", str(config_path), "--port", str(port)]
         url = f"http://127.0.0.1:{port}"
         with running(command, ready_url=f"{url}/ready", ready_s=60, log_path=LOG):
-            yield RunningMantle(url, API_KEY)
+            yield RunningMantle(url, api_keys[0])
 
 
-def _config(folder: str, engine: dict[str, Any], model_name: str) -> dict[str, Any]:
-    key_hash = hashlib.sha256(API_KEY.encode()).hexdigest()
+def _config(
+    folder: str, engine: dict[str, Any], model_name: str, api_keys: Sequence[str]
+) -> dict[str, Any]:
+    hashes = [hashlib.sha256(api_key.encode()).hexdigest() for api_key in api_keys]
     return {
         "data_dir": folder,
         "engine": engine,
         "pool": {"preload": [model_name]},
-        "tenants": [{"id": "benchmark", "api_key_sha256": [key_hash]}],
+        "tenants": [
+            {"id": f"tenant-{number}", "api_key_sha256": [key_hash]}
+            for number, key_hash in enumerate(hashes)
+        ],
         "observe": {"log_level": "warning"},
     }

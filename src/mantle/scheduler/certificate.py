@@ -7,6 +7,7 @@ The certificate of a window is max|ΔW| / 2U over the tenants that were backlogg
 most 1, or the scheduler is broken.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from mantle.core.ids import TenantId
@@ -15,36 +16,35 @@ WINDOW_MS = 10_000.0
 
 
 @dataclass(slots=True)
-class _Served:
-    weighted: float = 0.0
-    waiting_since_ms: float | None = None  # None: not backlogged
-
-
-@dataclass(slots=True)
 class Certificate:
-    """Of one lane on one model. Times in milliseconds, costs in token cost a weight."""
+    """Of one lane on one model. Times in milliseconds, costs in token cost a weight.
+
+    Closing a window costs as much as was charged in it, however many tenants wait.
+    """
 
     window_ms: float = WINDOW_MS
     last: float = 0.0
     highest: float = 0.0
-    _served: dict[TenantId, _Served] = field(default_factory=dict)
+    _waiting_since_ms: dict[TenantId, float] = field(default_factory=dict)
+    _served: dict[TenantId, float] = field(default_factory=dict)  # in this window
     _in_flight: dict[TenantId, float] = field(default_factory=dict)
     _largest_in_flight: float = 0.0
     _window_start_ms: float = 0.0
+    _waited_all_count: int = 0  # backlogged since the window began
 
     def waits(self, tenant_id: TenantId, now_ms: float) -> None:
         """The tenant has become backlogged."""
         self._roll(now_ms)
-        served = self._served.setdefault(tenant_id, _Served())
-        if served.waiting_since_ms is None:
-            served.waiting_since_ms = now_ms
+        if tenant_id not in self._waiting_since_ms:
+            self._waiting_since_ms[tenant_id] = now_ms
+            self._waited_all_count += now_ms <= self._window_start_ms
 
     def rests(self, tenant_id: TenantId, now_ms: float) -> None:
         """The tenant has nothing waiting any more."""
         self._roll(now_ms)
-        served = self._served.get(tenant_id)
-        if served is not None:
-            served.waiting_since_ms = None
+        since_ms = self._waiting_since_ms.pop(tenant_id, None)
+        if since_ms is not None:
+            self._waited_all_count -= since_ms <= self._window_start_ms
 
     def charged(self, tenant_id: TenantId, weighted_cost: float, now_ms: float) -> None:
         """Cost went into flight (by estimate), or an estimate was corrected."""
@@ -52,9 +52,7 @@ class Certificate:
         in_flight = self._in_flight.get(tenant_id, 0.0) + weighted_cost
         self._in_flight[tenant_id] = in_flight
         self._largest_in_flight = max(self._largest_in_flight, in_flight)
-        served = self._served.get(tenant_id)
-        if served is not None:
-            served.weighted += weighted_cost
+        self._served[tenant_id] = self._served.get(tenant_id, 0.0) + weighted_cost
 
     def landed(self, tenant_id: TenantId, weighted_cost: float, now_ms: float) -> None:
         """An attempt ended: what it was charged in all is no longer in flight."""
@@ -71,19 +69,17 @@ class Certificate:
         self.last = self._ratio()
         self.highest = max(self.highest, self.last)
         self._window_start_ms = now_ms
-        self._served = {
-            tenant_id: _Served(0.0, now_ms)
-            for tenant_id, served in self._served.items()
-            if served.waiting_since_ms is not None
-        }
+        self._waited_all_count = len(self._waiting_since_ms)
+        self._served = {}
 
     def _ratio(self) -> float:
-        whole = [
-            served.weighted
-            for served in self._served.values()
-            if served.waiting_since_ms is not None
-            and served.waiting_since_ms <= self._window_start_ms
-        ]
-        if len(whole) < 2 or self._largest_in_flight == 0.0:
+        if self._waited_all_count < 2 or self._largest_in_flight == 0.0:
             return 0.0
-        return (max(whole) - min(whole)) / (2 * self._largest_in_flight)
+        served = [
+            weighted
+            for tenant_id, weighted in self._served.items()
+            if self._waiting_since_ms.get(tenant_id, math.inf) <= self._window_start_ms
+        ]
+        if len(served) < self._waited_all_count:
+            served.append(0.0)  # somebody waited all the time and got nothing
+        return (max(served) - min(served)) / (2 * self._largest_in_flight)

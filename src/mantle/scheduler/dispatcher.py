@@ -36,13 +36,13 @@ from mantle.journal.port import (
     Tokens,
 )
 from mantle.pool.port import Demand, ReplicaPool
+from mantle.scheduler.capacity import ReplicaCapacity
 from mantle.scheduler.chunks import chunk_of
 from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose, Park
 from mantle.scheduler.generation import LiveGeneration
 from mantle.scheduler.observer import DispatchObserver
 from mantle.scheduler.outbox import Live, Outbox
 from mantle.scheduler.port import Generation, QueueView
-from mantle.scheduler.running import ReplicaCapacity
 from mantle.scheduler.scheduler import Scheduler
 
 log = logging.getLogger("mantle.scheduler")

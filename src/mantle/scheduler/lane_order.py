@@ -31,11 +31,10 @@ class FloorsLaneOrder:
         self._window_cost = 0.0
         self._seen_ms = 0.0
 
-    def pick(self, backlogged: Collection[Lane], now_ms: float) -> Lane | None:
+    def pick(self, backlogged: Collection[Lane]) -> Lane | None:
         """The lane to serve next among those with something that could run now."""
-        if not backlogged:
-            return None
-        self._decay(now_ms)
+        if len(backlogged) <= 1:
+            return next(iter(backlogged), None)
         owed = [lane for lane in backlogged if self._owed.get(lane, 0.0) > 0]
         if owed:
             return max(owed, key=lambda lane: (self._owed[lane] / self._floors[lane], -lane.rank))
@@ -64,11 +63,16 @@ class FloorsLaneOrder:
         """True when the lane would be served now only because of its floor."""
         return self.owed(lane) > 0 and any(other.rank < lane.rank for other in backlogged)
 
+    def floor(self, lane: Lane) -> float:
+        """The share of served token cost that the lane is promised while it is backlogged."""
+        return self._floors.get(lane, 0.0)
+
     def owed(self, lane: Lane) -> float:
         """Token cost that the lane's floor is behind (negative: ahead)."""
         return self._owed.get(lane, 0.0)
 
     def _decay(self, now_ms: float) -> None:
-        elapsed_ms = max(0.0, now_ms - self._seen_ms)
-        self._seen_ms = max(self._seen_ms, now_ms)
-        self._window_cost *= math.exp(-elapsed_ms / self._window_ms)
+        elapsed_ms = now_ms - self._seen_ms
+        if elapsed_ms > 0:
+            self._seen_ms = now_ms
+            self._window_cost *= math.exp(-elapsed_ms / self._window_ms)

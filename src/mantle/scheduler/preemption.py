@@ -6,45 +6,55 @@ The cases, in order (design §5):
 2. Within a lane: the tenant with most slots gives way to one that would still hold no more than
    it after the exchange (for their weights).
 In each case the heaviest tenant's newest attempt is parked. Hysteresis: an attempt runs at least
-`run_ms_min` between two parks, and after `parks_max` parks it is left alone; a tenant below its
-steady traffic (`steady.py`) does not wait for the first of these. Invariant: a chosen victim never
-outranks the request it gives way to, so parking can not go in circles.
+`run_ms_min` before it is parked, and that much longer after each park, so parks go round among a
+tenant's attempts; a tenant below its steady traffic (`steady.py`) does not wait for that.
+Invariant: a victim never outranks the request it gives way to, so parking can not go in circles.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.request import Request
-from mantle.scheduler.holdings import Holdings
+from mantle.scheduler.holdings import Holdings, LaneHoldings
 from mantle.scheduler.running import Running
+
+LOWER_LANES: Final = {
+    lane: tuple(other for other in reversed(Lane) if other.rank > lane.rank) for lane in Lane
+}
+"""The lanes below each lane, the lowest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkingRules:
-    """When a running attempt may be parked. `parks_max` counts parks within its own lane."""
+    """When a running attempt may be parked."""
 
     enabled: bool = True
     run_ms_min: float = 250.0
-    parks_max: int = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """Pure choice over `Holdings`; `is_owed` says whether a lane is behind its floor there."""
+    """Pure choice over `Holdings`; `is_behind_floor` is asked for a lane of a model, now."""
 
     rules: ParkingRules
     holdings: Holdings
     weight_of: Callable[[TenantId], float]
-    is_owed: Callable[[ModelId, Lane], bool]
+    is_behind_floor: Callable[[ModelId, Lane, float], bool]
 
     def victim_for(self, request: Request, *, is_steady: bool, now_ms: float) -> Running | None:
         """The attempt to park so that `request` can run; None: it has to wait."""
         if not self.rules.enabled:
             return None
-        across = next(self._across_lanes(request, now_ms), None)
-        return across or next(self._within_lane(request, is_steady, now_ms), None)
+        for lane in LOWER_LANES[request.lane]:
+            lower = self.holdings.of(request.model_id, lane)
+            if lower is not None and not self.is_behind_floor(request.model_id, lane, now_ms):
+                victim = next(self._across_lanes(lower, now_ms), None)
+                if victim is not None:
+                    return victim
+        return next(self._within_lane(request, is_steady, now_ms), None)
 
     def is_urgent(self, request: Request) -> bool:
         """True when the request should not even wait for the step in progress.
@@ -55,35 +65,38 @@ class Parking:
         if not self.rules.enabled:
             return False
         model_id, lane = request.model_id, request.lane
-        if any(self.holdings.heaviest(model_id, o) for o in Lane if o.rank > lane.rank):
+        if any(self.holdings.of(model_id, lower) for lower in LOWER_LANES[lane]):
             return True
-        heaviest = self.holdings.heaviest(model_id, lane)
-        if heaviest is None or self.holdings.count(model_id, lane, request.tenant_id):
+        here = self.holdings.of(model_id, lane)
+        if here is None or here.count(request.tenant_id):
             return False
-        return self.holdings.count(model_id, lane, heaviest) > 1
+        return here.count(here.heaviest()) > 1
 
-    def _across_lanes(self, request: Request, now_ms: float) -> Iterator[Running]:
-        for lane in reversed(Lane):
-            if lane.rank <= request.lane.rank:
-                return
-            if self.is_owed(request.model_id, lane):
-                continue
-            for tenant_id in self.holdings.tenants(request.model_id, lane):
-                for running in self.holdings.newest_first(request.model_id, lane, tenant_id):
-                    if running.may_be_parked and running.started_ms < now_ms:
-                        yield running
+    def _across_lanes(self, lower: LaneHoldings, now_ms: float) -> Iterator[Running]:
+        for tenant_id in lower.heaviest_first():
+            for running in lower.newest_first(tenant_id):
+                if running.may_be_parked and running.started_ms < now_ms:
+                    yield running
 
     def _within_lane(self, request: Request, is_steady: bool, now_ms: float) -> Iterator[Running]:
-        model_id, lane = request.model_id, request.lane
-        heaviest = self.holdings.heaviest(model_id, lane)
-        if heaviest is None or heaviest == request.tenant_id:
+        here = self.holdings.of(request.model_id, request.lane)
+        if here is None:
             return
-        mine = self.holdings.count(model_id, lane, request.tenant_id) + 1
-        theirs = self.holdings.count(model_id, lane, heaviest) - 1
-        if mine / self.weight_of(request.tenant_id) > theirs / self.weight_of(heaviest):
+        heaviest = here.heaviest()
+        if heaviest == request.tenant_id:
             return
-        ran_ms = 0.0 if is_steady else self.rules.run_ms_min
-        for running in self.holdings.newest_first(model_id, lane, heaviest):
-            rested = now_ms - running.started_ms > ran_ms
-            if running.may_be_parked and rested and running.waiting.parks < self.rules.parks_max:
+        mine = (here.count(request.tenant_id) + 1) / self.weight_of(request.tenant_id)
+        theirs = (here.count(heaviest) - 1) / self.weight_of(heaviest)
+        if mine > theirs:
+            return
+        parkable = [
+            running
+            for running in here.newest_first(heaviest)
+            if running.may_be_parked and running.started_ms < now_ms
+        ]
+        for running in parkable:
+            run_ms_min = self.rules.run_ms_min * (1 + running.waiting.parks)
+            if now_ms - running.started_ms > run_ms_min:
                 yield running
+        if is_steady:
+            yield from parkable

@@ -6,6 +6,7 @@ over its queues.
 
 import heapq
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mantle.core.epoch import FIRST_EPOCH, Epoch
@@ -171,9 +172,9 @@ class Queues:
     def _expiry_ms(waiting: Waiting) -> float | None:
         return waiting.request.deadline_ms if waiting.has_run else waiting.expires_ms
 
-    def lanes_waiting(self, model_id: ModelId) -> list[Lane]:
-        """Lanes in which something waits for this model."""
-        return list(self._lanes_of.get(model_id, ()))
+    def lanes_waiting(self, model_id: ModelId) -> Collection[Lane]:
+        """Lanes in which something waits for this model, as it is now."""
+        return self._lanes_of.get(model_id, ())
 
     def demand(self) -> dict[ModelId, float]:
         """Estimated token cost that waits, a model."""

@@ -4,11 +4,13 @@ Invariant: a replica's slots and KV tokens are never over-committed; an attempt'
 back exactly once, when the engine has let go of it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mantle.core.ids import ModelId, ReplicaId, RequestId
 from mantle.core.request import Attempt, Request
+from mantle.scheduler.capacity import ReplicaCapacity
 from mantle.scheduler.queues import Waiting
+from mantle.scheduler.room import Room
 
 
 @dataclass(slots=True)
@@ -31,53 +33,31 @@ class Running:
         return not self.by_floor and not self.request.prompt_logprobs
 
 
-@dataclass(slots=True)
-class ReplicaCapacity:
-    """What one ready replica can hold."""
-
-    replica_id: ReplicaId
-    model_id: ModelId
-    slots: int
-    kv_tokens: int
-    window_tokens: int
-    running: set[RequestId] = field(default_factory=set)
-    kv_tokens_taken: int = 0
-    draining: bool = False
-
-    @property
-    def slots_free(self) -> int:
-        return 0 if self.draining else self.slots - len(self.running)
-
-    def kv_need(self, tokens: int) -> int:
-        """KV tokens that a sequence of so many tokens takes here."""
-        return min(tokens, self.window_tokens)
-
-    def fits(self, kv_tokens: int) -> bool:
-        return self.slots_free > 0 and self.kv_tokens_taken + kv_tokens <= self.kv_tokens
-
-
 class Residents:
     """All replicas and the attempts on them."""
 
     def __init__(self) -> None:
         self._replicas: dict[ReplicaId, ReplicaCapacity] = {}
-        self._of_model: dict[ModelId, list[ReplicaCapacity]] = {}
+        self._room: dict[ModelId, Room] = {}
         self._running: dict[RequestId, Running] = {}
 
     def add_replica(self, capacity: ReplicaCapacity) -> None:
         assert capacity.replica_id not in self._replicas, "a replica is ready once"
         self._replicas[capacity.replica_id] = capacity
-        self._of_model.setdefault(capacity.model_id, []).append(capacity)
+        room = self._room.get(capacity.model_id)
+        if room is None:
+            room = self._room[capacity.model_id] = Room()
+        room.add(capacity)
 
     def drop_replica(self, replica_id: ReplicaId) -> list[Running]:
         """Forget a replica; returns the attempts that were on it, oldest first."""
         capacity = self._replicas.pop(replica_id, None)
         if capacity is None:
             return []
-        siblings = self._of_model[capacity.model_id]
-        siblings.remove(capacity)
-        if not siblings:
-            del self._of_model[capacity.model_id]
+        room = self._room[capacity.model_id]
+        room.drop(replica_id)
+        if not room:
+            del self._room[capacity.model_id]
         lost = [self._running.pop(request_id) for request_id in capacity.running]
         return sorted(lost, key=lambda running: running.waiting.arrival)
 
@@ -89,12 +69,13 @@ class Residents:
 
     def serves(self, model_id: ModelId) -> bool:
         """True when some replica of the model takes work, now or once a slot is free."""
-        return any(not r.draining for r in self._of_model.get(model_id, ()))
+        room = self._room.get(model_id)
+        return room is not None and room.takes_work()
 
-    def roomiest(self, model_id: ModelId) -> ReplicaCapacity | None:
-        """The replica of this model with the most free slots; None when all are full."""
-        free = [r for r in self._of_model.get(model_id, ()) if r.slots_free > 0]
-        return max(free, key=lambda r: (r.slots_free, r.replica_id)) if free else None
+    def room_for(self, model_id: ModelId, tokens: int) -> ReplicaCapacity | None:
+        """A replica of this model with a slot and KV memory for so many tokens; None: all full."""
+        room = self._room.get(model_id)
+        return None if room is None else room.for_tokens(tokens)
 
     def start(self, running: Running) -> None:
         capacity = self._replicas[running.attempt.replica_id]
@@ -111,6 +92,7 @@ class Residents:
         capacity = self._replicas[running.attempt.replica_id]
         capacity.running.remove(request_id)
         capacity.kv_tokens_taken -= running.kv_tokens
+        self._room[capacity.model_id].has_more(capacity.replica_id)
         return running
 
     def find(self, request_id: RequestId) -> Running | None:

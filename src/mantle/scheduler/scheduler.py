@@ -20,7 +20,8 @@ from mantle.core.lane import Lane
 from mantle.core.limits import ATTEMPTS_MAX
 from mantle.core.request import Attempt, Request
 from mantle.core.tokens import TokenCursor
-from mantle.scheduler.certificate import Certificate
+from mantle.scheduler.accounts import Accounts
+from mantle.scheduler.capacity import ReplicaCapacity
 from mantle.scheduler.cost import CostWeights, OutputEstimate
 from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose, Park
 from mantle.scheduler.fairness.port import Fairness
@@ -29,10 +30,9 @@ from mantle.scheduler.holdings import Holdings
 from mantle.scheduler.lane_order import DEFAULT_FLOORS
 from mantle.scheduler.preemption import Parking, ParkingRules
 from mantle.scheduler.queues import QueueBounds, Queues, Waiting
-from mantle.scheduler.running import ReplicaCapacity, Residents, Running
+from mantle.scheduler.running import Residents, Running
 from mantle.scheduler.service_rate import ServiceRate
 from mantle.scheduler.steady import SteadyTraffic
-from mantle.scheduler.turns import Turns
 
 
 def default_bounds() -> dict[Lane, QueueBounds]:
@@ -75,19 +75,17 @@ class Scheduler:
         self._weight_of = weight_of
         self.queues = Queues(dict(rules.bounds))
         self.residents = Residents()
-        self._floors = rules.floors
-        self._fairness_of = fairness_of or (lambda _: VirtualTokenCounter(weight_of))
-        self._turns: dict[ModelId, Turns] = {}
+        make_fairness = fairness_of or (lambda _: VirtualTokenCounter(weight_of))
+        self.accounts = Accounts(rules.cost, rules.floors, weight_of, make_fairness, self.queues)
         self._holdings = Holdings(weight_of)
         self._parking = Parking(
             rules.parking,
             self._holdings,
             weight_of,
-            lambda model_id, lane: self._turns_of(model_id).lane_order.owed(lane) > 0,
+            self.accounts.is_behind_floor,
         )
         self._leaving: dict[RequestId, Running] = {}  # parked, the engine has not let go yet
         self._steady = SteadyTraffic()
-        self._served: dict[Lane, dict[TenantId, float]] = {lane: {} for lane in Lane}
         self._estimate = OutputEstimate()
         self._rate = ServiceRate()
         self._arrivals = 0
@@ -137,12 +135,13 @@ class Scheduler:
                 leaving.produced_tokens += count  # of the step that was under way
             return
         if cached_tokens and not running.waiting.resume_from:
-            self._charge(running, -self._cost.of_input(cached_tokens), now_ms)
+            self.accounts.charge(running, -self._cost.of_input(cached_tokens), now_ms)
+        self.accounts.note_service(running, count, cached_tokens, now_ms)
         estimated_left = max(0, running.estimated_output_tokens - running.produced_tokens)
         running.produced_tokens += count
         beyond = count - estimated_left
         if beyond > 0:
-            self._charge(running, self._cost.of_output(beyond), now_ms)
+            self.accounts.charge(running, self._cost.of_output(beyond), now_ms)
 
     def released(self, request_id: RequestId, now_ms: float) -> list[Effect]:
         """The attempt is over (finished, broke or aborted): its slot is free."""
@@ -229,18 +228,6 @@ class Scheduler:
         """Token cost that waits, a model: what the pool weighs against the cost of loading."""
         return self.queues.demand()
 
-    def served_cost(self, lane: Lane, tenant_id: TenantId) -> float:
-        """Token cost this tenant was charged in this lane since the start, estimates included."""
-        return self._served[lane].get(tenant_id, 0.0)
-
-    def certificates(self) -> dict[tuple[Lane, ModelId], Certificate]:
-        """The fairness certificate of each lane on each model."""
-        return {
-            (lane, model_id): certificate
-            for model_id, turns in self._turns.items()
-            for lane, certificate in turns.certificates.items()
-        }
-
     def leaving(self) -> Collection[RequestId]:
         """Parked attempts that their engines have not let go of yet."""
         return self._leaving.keys()
@@ -260,20 +247,21 @@ class Scheduler:
     def _fill(self, model_id: ModelId, now_ms: float) -> list[Effect]:
         """Late binding: give each free slot of the model's replicas to whoever is next."""
         effects: list[Effect] = []
-        turns = self._turns_of(model_id)
+        turns = self.accounts.turns_of(model_id)
         while self.residents.serves(model_id):
-            lane = turns.lane_order.pick(self.queues.lanes_waiting(model_id), now_ms)
+            lane = turns.lane_order.pick(self.queues.lanes_waiting(model_id))
             if lane is None:
                 break
             tenant_id = turns.fairness[lane].pick()
             assert tenant_id is not None, "a backlogged lane has a backlogged tenant"
             waiting = self.queues.head(lane, tenant_id, model_id)
-            replica = self.residents.roomiest(model_id)
-            if replica is None or not replica.fits(replica.kv_need(waiting.tokens)):
+            replica = self.residents.room_for(model_id, waiting.tokens)
+            if replica is None:
                 # no overtaking: a long request must not starve behind short ones
-                victim = self._victim(waiting, now_ms)
-                if victim is None:
+                found = self._find_victim(waiting, now_ms)
+                if found is None:
                     break
+                waiting, victim = found
                 effects.append(self._park(victim, now_ms))
                 replica = self.residents.replica(victim.attempt.replica_id)
                 assert replica is not None, "a victim runs on a replica"
@@ -282,9 +270,30 @@ class Scheduler:
             effects.append(self._start(waiting, replica, now_ms))
         return effects
 
+    def _find_victim(self, first: Waiting, now_ms: float) -> tuple[Waiting, Running] | None:
+        """Who should run though all is taken, and who gives way.
+
+        Asked are the one whose turn it is, then, lane by lane, the waiting tenant that holds
+        fewest slots: a turn is a matter of cost served, a slot a matter of cost to come.
+        """
+        victim = self._victim(first, now_ms)
+        if victim is not None:
+            return first, victim
+        model_id = first.request.model_id
+        for lane in Lane:
+            tenant_id = self._holdings.lightest_waiting(model_id, lane)
+            if tenant_id is None:
+                continue
+            waiting = self.queues.head(lane, tenant_id, model_id)
+            victim = None if waiting is first else self._victim(waiting, now_ms)
+            if victim is not None:
+                return waiting, victim
+        return None
+
     def _victim(self, waiting: Waiting, now_ms: float) -> Running | None:
         request = waiting.request
-        held = self._holdings.count(request.model_id, request.lane, request.tenant_id)
+        here = self._holdings.of(request.model_id, request.lane)
+        held = 0 if here is None else here.count(request.tenant_id)
         steady_slots = self._steady.slots(request.tenant_id, request.model_id, now_ms)
         return self._parking.victim_for(request, is_steady=held < steady_slots, now_ms=now_ms)
 
@@ -296,7 +305,7 @@ class Scheduler:
 
     def _start(self, waiting: Waiting, replica: ReplicaCapacity, now_ms: float) -> Dispatch:
         request = waiting.request
-        by_floor = self._turns_of(request.model_id).lane_order.is_ahead_of_turn(
+        by_floor = self.accounts.turns_of(request.model_id).lane_order.is_ahead_of_turn(
             request.lane, self.queues.lanes_waiting(request.model_id)
         )
         self._dequeue(request.id, now_ms)
@@ -317,56 +326,35 @@ class Scheduler:
         self._holdings.add(running)
         input_tokens = 0 if waiting.has_run else len(request.prompt_tokens)
         cost = self._cost.of_input(input_tokens) + self._cost.of_output(expected)
-        self._charge(running, cost, now_ms)
+        self.accounts.charge(running, cost, now_ms)
         return Dispatch(request.id, replica.replica_id, waiting.epoch, waiting.resume_from, urgent)
 
     def _let_go(self, running: Running, now_ms: float) -> None:
         """The slot is free: take back what was estimated but not produced, and learn from it."""
         self._holdings.remove(running)
-        unproduced = running.estimated_output_tokens - running.produced_tokens
-        if unproduced > 0:
-            self._charge(running, -self._cost.of_output(unproduced), now_ms)
+        self.accounts.landed(running, now_ms)
         request = running.request
-        weighted = running.charged_cost / self._weight_of(request.tenant_id)
-        certificates = self._turns_of(request.model_id).certificates
-        certificates[request.lane].landed(request.tenant_id, weighted, now_ms)
         self._steady.served(
             request.tenant_id, request.model_id, now_ms - running.started_ms, now_ms
         )
 
-    def _charge(self, running: Running, cost: float, now_ms: float) -> None:
-        request = running.request
-        running.charged_cost += cost
-        served = self._served[request.lane]
-        served[request.tenant_id] = served.get(request.tenant_id, 0.0) + cost
-        turns = self._turns_of(request.model_id)
-        turns.fairness[request.lane].charge(request.tenant_id, cost)
-        backlogged = self.queues.lanes_waiting(request.model_id)
-        turns.lane_order.charge(request.lane, cost, backlogged=backlogged, now_ms=now_ms)
-        weighted = cost / self._weight_of(request.tenant_id)
-        turns.certificates[request.lane].charged(request.tenant_id, weighted, now_ms)
-
     def _enqueue(self, waiting: Waiting, now_ms: float) -> None:
         request = waiting.request
         if self.queues.add(waiting):
-            turns = self._turns_of(request.model_id)
+            turns = self.accounts.turns_of(request.model_id)
             turns.backlogged(request.lane, request.tenant_id, now_ms)
+            self._holdings.waits(request.model_id, request.lane, request.tenant_id)
 
     def _dequeue(self, request_id: RequestId, now_ms: float) -> Waiting:
         waiting, is_empty = self.queues.remove(request_id)
         request = waiting.request
         if is_empty:
-            turns = self._turns_of(request.model_id)
+            turns = self.accounts.turns_of(request.model_id)
             turns.drained(request.lane, request.tenant_id, now_ms)
+            self._holdings.rests(request.model_id, request.lane, request.tenant_id)
             if request.lane not in self.queues.lanes_waiting(request.model_id):
                 turns.lane_order.drained(request.lane)
         return waiting
-
-    def _turns_of(self, model_id: ModelId) -> Turns:
-        turns = self._turns.get(model_id)
-        if turns is None:
-            turns = self._turns[model_id] = Turns.fresh(self._floors, self._fairness_of)
-        return turns
 
     def _expected_output(self, waiting: Waiting) -> int:
         request = waiting.request

@@ -12,6 +12,7 @@ from mantle.core.lane import Lane
 from mantle.scheduler.certificate import Certificate
 from mantle.scheduler.fairness.port import Fairness
 from mantle.scheduler.lane_order import FloorsLaneOrder
+from mantle.scheduler.lane_service import LaneService
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Turns:
     lane_order: FloorsLaneOrder
     fairness: Mapping[Lane, Fairness]
     certificates: Mapping[Lane, Certificate]
+    service: LaneService
 
     @classmethod
     def fresh(
@@ -30,7 +32,13 @@ class Turns:
             FloorsLaneOrder(floors),
             {lane: fairness_of(lane) for lane in Lane},
             {lane: Certificate() for lane in Lane},
+            LaneService(),
         )
+
+    def is_behind_floor(self, lane: Lane, now_ms: float) -> bool:
+        """True when the lane really gets less than its floor just now."""
+        share = self.service.share(lane, now_ms)
+        return share is not None and share < self.lane_order.floor(lane)
 
     def backlogged(self, lane: Lane, tenant_id: TenantId, now_ms: float) -> None:
         """The tenant has something waiting in this lane now."""

@@ -10,7 +10,7 @@ def serve(order, backlogged, rounds, cost=100.0, step_ms=10.0):
     served = dict.fromkeys(Lane, 0.0)
     for turn in range(rounds):
         now_ms = turn * step_ms
-        lane = order.pick(backlogged, now_ms)
+        lane = order.pick(backlogged)
         served[lane] += cost
         order.charge(lane, cost, backlogged=backlogged, now_ms=now_ms)
     return served
@@ -18,7 +18,7 @@ def serve(order, backlogged, rounds, cost=100.0, step_ms=10.0):
 
 def test_strict_order_without_debt():
     order = FloorsLaneOrder()
-    assert order.pick([Lane.FLEX, Lane.PRIORITY, Lane.STANDARD], 0.0) is Lane.PRIORITY
+    assert order.pick([Lane.FLEX, Lane.PRIORITY, Lane.STANDARD]) is Lane.PRIORITY
 
 
 def test_floors_hold_while_all_lanes_are_backlogged():
@@ -38,7 +38,7 @@ def test_nothing_is_owed_to_a_lane_that_was_empty():
     order = FloorsLaneOrder()
     serve(order, [Lane.PRIORITY], 500)
     assert order.owed(Lane.STANDARD) == 0.0
-    assert order.pick([Lane.PRIORITY, Lane.STANDARD], 5_000.0) is Lane.PRIORITY
+    assert order.pick([Lane.PRIORITY, Lane.STANDARD]) is Lane.PRIORITY
 
 
 def test_debt_is_forgotten_when_the_lane_drains():
@@ -46,7 +46,7 @@ def test_debt_is_forgotten_when_the_lane_drains():
     order.charge(Lane.PRIORITY, 1_000.0, backlogged=[Lane.FLEX], now_ms=0.0)
     assert order.owed(Lane.FLEX) > 0
     order.drained(Lane.FLEX)
-    assert order.pick([Lane.PRIORITY, Lane.FLEX], 1.0) is Lane.PRIORITY
+    assert order.pick([Lane.PRIORITY, Lane.FLEX]) is Lane.PRIORITY
 
 
 @pytest.mark.parametrize("floors", [{Lane.STANDARD: 0.6, Lane.FLEX: 0.4}, {Lane.FLEX: -0.1}])

@@ -11,28 +11,9 @@ from mantle.scheduler.effects import Abort, Dispatch, Expire, Lose, Park
 from mantle.scheduler.queues import QueueBounds
 from mantle.scheduler.scheduler import Scheduler, SchedulerRules, default_bounds
 from mantle.testing.requests import M, N, a_replica, a_request
+from tests.unit.scheduler.runs import ready, run_order
 
 R1 = ReplicaId("m#1")
-
-
-def ready(**replica):
-    scheduler = Scheduler()
-    scheduler.replica_ready(a_replica(**replica), 0.0)
-    return scheduler
-
-
-def run_order(scheduler, requests, now_ms=0.0):
-    """Submit all while the one slot is taken, then free it again and again; who ran, in order."""
-    blocker = a_request("blocker", lane=Lane.PRIORITY, max_output_tokens=1, prompt_tokens=1)
-    scheduler.submit([blocker], now_ms)
-    for request in requests:
-        assert scheduler.submit([request], now_ms) == []
-    order, current = [], blocker.id
-    while effects := scheduler.released(current, now_ms):
-        (dispatch,) = effects
-        order.append(dispatch.request_id)
-        current = dispatch.request_id
-    return order
 
 
 def test_free_slot_is_given_at_once():
@@ -269,9 +250,9 @@ def test_parked_request_goes_on_where_it_was_and_is_not_charged_again():
     scheduler.submit([urgent], 10.0)
     assert scheduler.parked(flex.id, 11.0) == []
     assert flex.id in scheduler.queues
-    before = scheduler.served_cost(Lane.FLEX, flex.tenant_id)
+    before = scheduler.accounts.served_cost(Lane.FLEX, flex.tenant_id)
     assert scheduler.released(urgent.id, 20.0) == [Dispatch(flex.id, R1, Epoch(2), resume_from=3)]
-    again = scheduler.served_cost(Lane.FLEX, flex.tenant_id) - before
+    again = scheduler.accounts.served_cost(Lane.FLEX, flex.tenant_id) - before
     assert again == 2.0 * (10 - 3)  # the output still expected; the prompt is not paid twice
 
 
@@ -382,20 +363,6 @@ def test_parking_makes_room_in_kv_memory():
     urgent = a_request("c", lane=Lane.PRIORITY, prompt_tokens=600)
     effects = scheduler.submit([urgent], 10.0)
     assert [type(e) for e in effects] == [Park, Park, Dispatch]
-
-
-def test_certificate_stays_within_its_bound_under_a_burst():
-    scheduler = ready(slots=2)
-    for tenant in ("a", "b", "c"):
-        for _ in range(300):
-            scheduler.submit([a_request(tenant, max_output_tokens=20)], 0.0)
-    now_ms = 0.0
-    while scheduler.residents.all_running():
-        now_ms += 100.0
-        running = scheduler.residents.all_running()[0]
-        scheduler.tokens_produced(running.request.id, count=20, cached_tokens=0, now_ms=now_ms)
-        scheduler.released(running.request.id, now_ms)
-    assert 0.0 < scheduler.certificates()[Lane.STANDARD, M].highest <= 1.0
 
 
 # --- urgency ------------------------------------------------------------------------------------

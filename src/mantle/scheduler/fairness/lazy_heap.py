@@ -32,6 +32,8 @@ class LazyMinHeap(Generic[K]):
             return
         self._entry[key] = value
         heapq.heappush(self._heap, (value, key))
+        if len(self._heap) > 64 and len(self._heap) > 4 * len(self._entry):
+            self._sweep()
 
     def discard(self, key: K) -> None:
         self._entry.pop(key, None)
@@ -50,3 +52,8 @@ class LazyMinHeap(Generic[K]):
             entry[key] = current
             heapq.heapreplace(heap, (current, key))
         return None
+
+    def _sweep(self) -> None:
+        """Drop what was superseded: it would come to the top only if all values grew past it."""
+        self._heap = [(value, key) for key, value in self._entry.items()]
+        heapq.heapify(self._heap)
