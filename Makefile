@@ -1,7 +1,7 @@
 # One command each; every target sets up what it needs first. `make` alone prints this list.
 #   ARGS="..." is handed on:  make serve ARGS="--port 9000"   make test ARGS="tests/unit -x"
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format bench clean
+.PHONY: help setup serve test soak check format bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,6 +25,9 @@ serve: $(STAMP) ## run Mantle on this machine with the demo model
 test: $(STAMP) ## run the whole test suite
 	@mkdir -p .build
 	$(BIN)/python -m pytest --junitxml=.build/junit.xml $(ARGS)
+
+soak: $(STAMP) ## run 100,000 random worlds through the simulator (hours; the progress is shown)
+	$(BIN)/python -m mantle.testing.sim_cluster --seeds 100000 $(ARGS)
 
 check: $(STAMP) ## lint, formatting, types, the import law, the tidy rules
 	$(BIN)/ruff check $(wildcard $(LINTED))

@@ -3,11 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mantle.core.ids import ModelId, TenantId
+from mantle.core.ids import TenantId
 from mantle.scheduler.fairness.lazy_heap import LazyMinHeap
 from mantle.scheduler.fairness.virtual_counter import VirtualTokenCounter
 
-M = ModelId("m")
 costs = st.lists(st.floats(1, 1_000), min_size=1, max_size=60)
 
 
@@ -20,9 +19,9 @@ def test_backlogged_tenants_differ_by_at_most_the_largest_cost_a_weight(sizes, d
     left = {tenant: list(costs) for tenant, costs in sizes.items()}
     largest = max(c / weights[t] for t, cs in sizes.items() for c in cs)
     for tenant in sizes:
-        fairness.backlogged(TenantId(tenant), M)
+        fairness.backlogged(TenantId(tenant))
     while all(left.values()):
-        tenant = fairness.pick(M)
+        tenant = fairness.pick()
         cost = left[tenant].pop()
         fairness.charge(tenant, cost)
         served[tenant] += cost / weights[tenant]
@@ -33,11 +32,11 @@ def test_backlogged_tenants_differ_by_at_most_the_largest_cost_a_weight(sizes, d
 @settings(deadline=None)
 def test_idleness_banks_no_credit(rounds, sizes):
     fairness = VirtualTokenCounter(lambda _: 1.0)
-    fairness.backlogged(TenantId("busy"), M)
+    fairness.backlogged(TenantId("busy"))
     for _ in range(rounds):
         for cost in sizes:
             fairness.charge(TenantId("busy"), cost)
-    fairness.backlogged(TenantId("late"), M)
+    fairness.backlogged(TenantId("late"))
     assert fairness.counter(TenantId("late")) >= fairness.counter(TenantId("busy"))
 
 
@@ -75,3 +74,15 @@ def test_lazy_heap_agrees_with_a_plain_minimum(steps):
         if least is not None:
             assert values[least] == min(values[k] for k in live)
         assert len(heap) == len(live)
+
+
+@given(st.lists(st.sampled_from([-1, 0]), min_size=300, max_size=300))
+@settings(deadline=None, max_examples=20)
+def test_lazy_heap_does_not_grow_while_a_value_goes_up_and_down(values):
+    current = {"a": 0}
+    heap: LazyMinHeap[str] = LazyMinHeap(current.__getitem__)
+    for value in values:
+        current["a"] = value
+        heap.add("a")
+        assert heap.least() == "a"
+    assert len(heap._heap) <= 65

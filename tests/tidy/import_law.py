@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 ROWS: Final[tuple[frozenset[str], ...]] = (
-    frozenset({"cli", "testing"}),
+    frozenset({"cli"}),
+    frozenset({"testing"}),
     frozenset({"cluster"}),
     frozenset({"gateway"}),
     frozenset({"admission"}),

@@ -6,6 +6,7 @@ from mantle import __version__
 from mantle.cli.admin import admin
 from mantle.cli.models import models
 from mantle.cli.serve import serve
+from mantle.cli.simulate import simulate
 from mantle.cli.tenants import tenants
 
 
@@ -16,6 +17,7 @@ def main() -> None:
 
 
 main.add_command(serve)
+main.add_command(simulate)
 main.add_command(models)
 main.add_command(tenants)
 main.add_command(admin)

@@ -1,4 +1,4 @@
-"""What changed on disk while the server runs? Tenants and models are read again within a second.
+"""What changed on disk while the server runs? The catalogue is read again within a second.
 
 Invariant: a file that can not be read leaves what is in force as it was, and says so in the log.
 """

@@ -132,7 +132,6 @@ def build(
         window_of=memory.window_tokens,
         clock=clock,
     )
-    directory = Directory(tenants)
     admission_of: list[Admission] = []  # weights are read from the directory in force
     scheduler = Scheduler(
         _rules(config), weight_of=lambda tenant_id: admission_of[0].directory.weight(tenant_id)
@@ -141,7 +140,7 @@ def build(
         scheduler=scheduler, pool=supervisor, journal=journal, clock=clock, observer=metrics
     )
     admission = Admission(
-        directory=directory,
+        directory=Directory(tenants),
         catalogue=catalogue,
         pool=supervisor,
         scheduler=dispatcher,
@@ -152,11 +151,7 @@ def build(
     health = PlatformHealth(
         workers_alive=supervisor.workers_alive, pool=supervisor, preload=preload
     )
-    metrics.watch(
-        queued=dispatcher.waiting_counts,
-        running=dispatcher.running_counts,
-        restarts=lambda: supervisor.restarts,
-    )
+    _watch(metrics, dispatcher, supervisor)
     parts = GatewayParts(
         admission=admission,
         catalogue=catalogue,
@@ -179,6 +174,15 @@ def build(
         journal=journal,
         executor=executor,
         preload=preload,
+    )
+
+
+def _watch(metrics: Metrics, dispatcher: Dispatcher, supervisor: Supervisor) -> None:
+    """What the metrics ask for when they are read."""
+    metrics.watch(
+        queued=dispatcher.waiting_counts,
+        running=dispatcher.running_counts,
+        restarts=lambda: supervisor.restarts,
     )
 
 

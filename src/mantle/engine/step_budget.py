@@ -1,8 +1,8 @@
 """How much may one step do? Prefill is cut so that a step stays short, and time lost is bounded.
 
-Prefill and decode costs are learned from the steps themselves. Invariant: a step makes progress
-(at least `CHUNK_TOKENS_MIN` prompt tokens when something waits for prefill), and at most
-`LOST_SHARE_MAX` of the time goes into steps that were interrupted for an urgent sequence.
+Prefill and decode costs are learned from the steps themselves. Invariant: prefill gets its share (at
+least as long as decode takes, and `CHUNK_TOKENS_MIN` tokens), or slots would sit there undecoded;
+at most `LOST_SHARE_MAX` of the time goes into steps that were interrupted for an urgent sequence.
 """
 
 import math
@@ -67,10 +67,11 @@ class StepPlan:
             self._lost_ms += report.step_ms
 
     def _chunk_max(self, tokens_max: int, decode_ms: float) -> int:
+        """Tokens that fit the target; where decode alone fills it, as long again as decode takes."""
         token_ms = self.costs.prefill_token_ms
-        if token_ms is None or self._settings.step_ms_target <= 0:
+        if not token_ms or self._settings.step_ms_target <= 0:
             return tokens_max
-        room_ms = max(0.0, self._settings.step_ms_target - decode_ms)
+        room_ms = max(self._settings.step_ms_target - decode_ms, decode_ms)
         return max(CHUNK_TOKENS_MIN, min(tokens_max, int(room_ms / token_ms)))
 
     def _decay(self, now_ms: float) -> None:

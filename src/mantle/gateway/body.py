@@ -15,6 +15,7 @@ from mantle.core.errors import InvalidRequest
 T = TypeVar("T")
 
 _AT = re.compile(r" - at `\$\.?([^`]*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `([^`]*)`$")
 _MISSING = re.compile(r"^Object missing required field `([^`]*)`$")
 
 
@@ -53,6 +54,12 @@ def _invalid_field(text: str) -> InvalidRequest:
             f"missing required parameter: '{param}'",
             param=param,
             code="missing_required_parameter",
+        )
+    unknown = _UNKNOWN.match(reason)
+    if unknown:
+        param = f"{path}.{unknown.group(1)}" if path else unknown.group(1)
+        return InvalidRequest(
+            f"unknown parameter: '{param}'", param=param, code="unknown_parameter"
         )
     if not path:
         return InvalidRequest(f"the body must be a JSON object: {reason}", code="invalid_json")

@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from mantle.gateway import anthropic_messages, models, openai_chat, openai_completions, sse
+from mantle.gateway import (
+    admin_tenants,
+    anthropic_messages,
+    models,
+    openai_chat,
+    openai_completions,
+    sse,
+)
 from mantle.gateway.body import check_media_type, decode
 from mantle.gateway.exchange import JSON, Exchange
 from mantle.gateway.parts import GatewayParts
@@ -36,6 +43,8 @@ def find_route(path: str) -> Route | None:
 
 def method_of(path: str) -> str | None:
     """What `allow` says of a URL; None when there is no such URL."""
+    if path.startswith(admin_tenants.PREFIX):
+        return admin_tenants.allowed_methods(path)
     if path in OPEN_ROUTES:
         return "GET, HEAD"
     route = find_route(path)

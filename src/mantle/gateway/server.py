@@ -1,8 +1,9 @@
 """Who may call, and what does everybody get back? The gateway's ASGI application.
 
 Invariant: whatever comes in, one well-formed answer goes out in the route's own envelope; all but
-the open routes ask for a key before anything else. A bare ASGI callable: a framework's routing
-and request objects would cost more than the rest of the gateway's work on a request.
+the open routes ask for a key before anything else (the admin API for the admin key). A bare ASGI
+callable: a framework's routing and request objects would cost more than the rest of the gateway's
+work on a request.
 """
 
 import random
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mantle.core.errors import Cancelled, MantleError, MethodNotAllowed, NotFound, Unavailable
 from mantle.core.outcome import Outcome
-from mantle.gateway import wire_errors
+from mantle.gateway import admin_tenants, wire_errors
 from mantle.gateway.account import Account
 from mantle.gateway.auth import authenticate
 from mantle.gateway.exchange import JSON, Exchange
@@ -69,6 +70,10 @@ class Gateway:
             account.finish(status, self._parts.clock.now_ms())
 
     async def _authenticated(self, exchange: Exchange, account: Account) -> None:
+        if exchange.path.startswith(admin_tenants.PREFIX):
+            account.route = "admin"
+            await admin_tenants.handle(self._parts.admin, exchange)
+            return
         route = find_route(exchange.path)
         account.route = route.label if route else "unknown"
         principal = authenticate(self._parts.admission, exchange.headers)

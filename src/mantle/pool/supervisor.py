@@ -77,7 +77,9 @@ class Supervisor:
     def start(self) -> None:
         """Start one task a worker."""
         for worker_id in self._budgets:
-            self._tasks.append(asyncio.create_task(self._keep_worker(worker_id)))
+            task = asyncio.create_task(self._keep_worker(worker_id))
+            task.add_done_callback(_tell_if_broken)
+            self._tasks.append(task)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -226,3 +228,9 @@ class Supervisor:
         link = self._links.get(effect.worker_id)
         if link is not None:
             link.send([Unload(effect.replica_id)])
+
+
+def _tell_if_broken(task: "asyncio.Task[None]") -> None:
+    """A worker's task never ends by itself: if it does, that is a bug of ours, and not a quiet one."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("a worker is no longer kept: restart the server", exc_info=task.exception())

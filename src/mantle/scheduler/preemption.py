@@ -60,7 +60,7 @@ class Parking:
         """True when the request should not even wait for the step in progress.
 
         That is when a lower lane holds slots of this model, or another tenant of its own lane
-        holds two or more while the request's tenant holds none.
+        holds at least twice what the request's tenant would hold with it (for their weights).
         """
         if not self.rules.enabled:
             return False
@@ -68,9 +68,13 @@ class Parking:
         if any(self.holdings.of(model_id, lower) for lower in LOWER_LANES[lane]):
             return True
         here = self.holdings.of(model_id, lane)
-        if here is None or here.count(request.tenant_id):
+        if here is None:
             return False
-        return here.count(here.heaviest()) > 1
+        heaviest = here.heaviest()
+        mine = (here.count(request.tenant_id) + 1) / self.weight_of(request.tenant_id)
+        return heaviest != request.tenant_id and (
+            here.count(heaviest) / self.weight_of(heaviest) >= 2 * mine
+        )
 
     def _across_lanes(self, lower: LaneHoldings, now_ms: float) -> Iterator[Running]:
         for tenant_id in lower.heaviest_first():

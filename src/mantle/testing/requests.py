@@ -6,7 +6,7 @@ from mantle.core.ids import ModelId, ProjectId, ReplicaId, RequestId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.request import Request
 from mantle.core.sampling import SamplingParams
-from mantle.scheduler.running import ReplicaCapacity
+from mantle.scheduler.capacity import ReplicaCapacity
 
 _numbers = itertools.count(1)
 

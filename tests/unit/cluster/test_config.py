@@ -8,7 +8,9 @@ import yaml
 
 from mantle.cluster.config import ConfigError, load_config
 from mantle.cluster.config_model import Config
+from mantle.core.ids import ModelId
 from mantle.core.lane import Lane
+from mantle.core.tenant import Quota, Reservation
 from mantle.scheduler.scheduler import default_bounds
 
 EXAMPLE = Path(__file__).parents[3] / "mantle.example.yaml"
@@ -82,6 +84,22 @@ def test_example_names_every_key():
         ("tenants: [{id: '../x'}]", "tenants[0].id: use 1…63"),
         ("tenants: [{id: a, weight: 0}]", "tenants[0].weight: must be above 0"),
         ("tenants: [{id: a, api_key_sha256: [k]}]", "mantle tenants hash"),
+        ("tenants: [{id: a, quotas: [{model: m}]}]", "tenants[0].quotas[0]: give at least one"),
+        ("tenants: [{id: a, quotas: [{modell: m}]}]", "did you mean 'model'?"),
+        (
+            "tenants: [{id: a, quotas: [{concurrent_max: 1}, {concurrent_max: 2}]}]",
+            "tenants[0].quotas[1].model: '*' is there twice",
+        ),
+        (
+            "tenants: [{id: a, quotas: [{input_tokens_per_min: -1}]}]",
+            "tenants[0].quotas[0].input_tokens_per_min: must be 1…",
+        ),
+        (
+            "tenants: [{id: a, reservations: "
+            "[{model: '*', input_tokens_per_min: 1, output_tokens_per_min: 1}]}]",
+            "tenants[0].reservations[0].model: must name a model",
+        ),
+        ("tenants: [{id: a, reservations: [{model: m}]}]", "input_tokens_per_min"),
         ("gateway: {ping_s: 60}", "gateway.ping_s: must be above 0 and at most 10"),
         ("observe: {log_level: loud}", "observe.log_level: must be debug"),
         ("a: [", "is not YAML"),
@@ -107,3 +125,11 @@ def test_lane_settings_change_only_what_they_name(tmp_path):
     config = config_of(tmp_path, "scheduler: {lanes: {flex: {floor: 0}}}")
     assert Lane.FLEX not in config.scheduler.floors()
     assert config.scheduler.bounds()[Lane.FLEX].wait_s_max == 3_600
+
+
+def test_quotas_and_reservations_of_a_tenant_reach_it():
+    tenant = load_config(EXAMPLE).tenants[0].as_tenant()
+    model = ModelId("smollm2-135m-instruct")
+    assert tenant.quota(model) == Quota(model, 100_000, 20_000, 50)
+    assert tenant.quota(ModelId("other")) is None
+    assert tenant.reservation(model) == Reservation(model, 6_000, 1_200)

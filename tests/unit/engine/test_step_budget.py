@@ -33,11 +33,21 @@ def test_chunk_fits_what_decode_leaves_of_the_target(plan):
     assert chunk(plan, decodes=True) == pytest.approx(60, abs=2)
 
 
-def test_slow_decode_still_leaves_prefill_some_progress(plan):
+def test_slow_decode_leaves_prefill_as_long_again(plan):
     for _ in range(50):
-        plan.learn(report(decode=8, step_ms=500.0), 0.0)
+        plan.learn(report(decode=8, step_ms=200.0), 0.0)
         plan.learn(report(prefill=100, step_ms=100.0), 0.0)
-    assert chunk(plan, decodes=True) == CHUNK_TOKENS_MIN
+    assert chunk(plan, decodes=True) == pytest.approx(200, abs=2)
+
+
+def test_slow_prefill_still_makes_some_progress(plan):
+    plan.learn(report(prefill=100, step_ms=100_000.0), 0.0)
+    assert chunk(plan) == CHUNK_TOKENS_MIN
+
+
+def test_free_prefill_is_not_cut(plan):
+    plan.learn(report(prefill=100, step_ms=0.0), 0.0)
+    assert chunk(plan) == 2048
 
 
 def test_target_zero_cuts_nothing():

@@ -383,7 +383,7 @@ def test_first_request_of_a_quiet_tenant_is_urgent_beside_a_burst_and_its_next_i
     for _ in range(3):
         scheduler.submit([a_request("noisy")], 0.0)
     assert urgency(scheduler, a_request("quiet"))
-    assert not urgency(scheduler, a_request("quiet"))
+    assert not urgency(scheduler, a_request("quiet"))  # two of five are its fair part
     assert not urgency(scheduler, a_request("noisy"))
 
 

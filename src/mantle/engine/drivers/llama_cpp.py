@@ -306,8 +306,10 @@ class _Interrupted(Exception):
         self.failures = failures
 
 
-def _service_order(resident: Resident) -> tuple[int, int]:
-    return (resident.spec.lane_rank, resident.order)
+def _service_order(resident: Resident) -> tuple[bool, int, int, int]:
+    """Urgent ones, then by lane; within a lane who is nearest to its first token."""
+    spec = resident.spec
+    return (not spec.urgent, spec.lane_rank, resident.left, resident.order)
 
 
 def _advance(chunk: Chunk) -> None:

@@ -1,12 +1,15 @@
 """Do tables and migrations agree, and does an old database become a new one with all it held?"""
 
 import importlib.resources
+import io
 import threading
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
+from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from mantle.cluster.config import ConfigError
 from mantle.cluster.control_plane.database import engine_of, migrate, open_database, writing
@@ -79,6 +82,18 @@ def test_opening_at_once_migrates_once(tmp_path):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_migrations_can_be_written_for_postgresql():
+    sql = io.StringIO()
+    options = {"as_sql": True, "output_buffer": sql}
+    context = MigrationContext.configure(dialect_name="postgresql", opts=options)
+    folder = importlib.resources.files("mantle.cluster.control_plane.migrations")
+    with Operations.context(context):
+        for script in reversed([*ScriptDirectory(str(folder)).walk_revisions()]):
+            script.module.upgrade()
+    written = {name for name in METADATA.tables if f"CREATE TABLE {name} (" in sql.getvalue()}
+    assert written == set(METADATA.tables)
 
 
 def test_migrations_are_part_of_the_package():

@@ -1,8 +1,8 @@
 """The llama.cpp driver over the real demo weights: only what is guaranteed, not exact texts."""
 
 import importlib.util
-import threading
 import math
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

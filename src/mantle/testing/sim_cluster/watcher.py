@@ -1,0 +1,204 @@
+"""Is every promise kept, after every event? It watches a run and raises at the first breach.
+
+Cheap checks are made always, those that look at everything each `every` events; the numbers they
+need are counted from what the client sees, not from the scheduler's books.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mantle.core.ids import ModelId, RequestId, TenantId
+from mantle.core.lane import Lane
+from mantle.core.outcome import Outcome
+from mantle.scheduler.cost import CostWeights
+from mantle.scheduler.effects import Dispatch, Expire
+from mantle.scheduler.scheduler import Scheduler
+from mantle.testing.sim_cluster.event_log import EventLog
+from mantle.testing.sim_cluster.event_queue import EventQueue
+from mantle.testing.sim_cluster.invariant import require
+from mantle.testing.sim_cluster.paper_engine import Progress
+from mantle.testing.sim_cluster.paper_request import Ask, Life
+from mantle.testing.sim_cluster.promises import check_everything, check_places
+from mantle.testing.sim_cluster.service_windows import WINDOW_MS, ServiceWindows
+from mantle.testing.sim_cluster.timeline import Timeline
+
+if TYPE_CHECKING:
+    from mantle.testing.sim_cluster.cluster import SimCluster
+
+_NEARLY_MS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    cost: float
+    since_ms: float
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Sees everything that a run does. `lives` keeps every accepted request, for reports."""
+
+    events: EventQueue
+    scheduler: Scheduler
+    weight_of: Callable[[TenantId], float]
+    wait_ms_max: dict[Lane, float]
+    tick_ms: float
+    every: int = 40
+    log: EventLog | None = None
+    may_fail: bool = False
+    cost: CostWeights = field(default_factory=CostWeights)
+    lives: list[Life] = field(default_factory=list)
+    windows: dict[tuple[Lane, ModelId], ServiceWindows] = field(default_factory=dict)
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    window_ms: float = WINDOW_MS
+    span_ms: float = math.inf  # slots are counted as busy until then
+    slot_ms: float = 0.0
+    timeline: Timeline | None = None
+    lane_timeline: Timeline | None = None
+    _flying: dict[RequestId, _Flight] = field(default_factory=dict)
+    _checks: int = 0
+
+    # --- what happened --------------------------------------------------------------------------
+    def note(self, what: str, detail: object) -> None:
+        """Something for the log only."""
+        if self.log is not None:
+            self.log.add(self.events.at_ms, what, str(detail))
+
+    def rejected(self, ask: Ask) -> None:
+        self.outcomes[Outcome.REJECTED] += ask.branches
+        self.note("rejected", ask)
+
+    def accepted(self, life: Life, now_ms: float) -> None:
+        self.lives.append(life)
+        life.waits_since_ms = now_ms
+        self._of(life).waits(life.request.tenant_id, now_ms)
+        self.note("accepted", life.request)
+
+    def dispatched(self, life: Life, effect: Dispatch, now_ms: float) -> None:
+        """It leaves its queue for a replica, to go on exactly where it was."""
+        request = life.request
+        require(life.replica_id is None, f"{request.id} was dispatched while it runs")
+        require(
+            effect.resume_from == life.shown_tokens,
+            f"{request.id} resumes from {effect.resume_from}, but {life.shown_tokens} were shown",
+        )
+        running = self.scheduler.residents.find(request.id)
+        windows = self._of(life)
+        windows.rests(request.tenant_id, now_ms)
+        if life.first_dispatch_ms is None:
+            life.first_dispatch_ms = now_ms
+            self._require_wait_in_bounds(life, now_ms)
+            self._served(life, self.cost.of_input(len(request.prompt_tokens)), now_ms)
+        life.dispatches += 1
+        left = life.output_tokens - effect.resume_from
+        expected = left if running is None else running.estimated_output_tokens
+        cost = self.cost.of_input(len(request.prompt_tokens))
+        cost += self.cost.of_output(max(expected, left))
+        self._flying[request.id] = _Flight(cost, now_ms)
+        windows.flies(request.tenant_id, cost, now_ms)
+        self.note("dispatch", effect)
+
+    def progressed(self, life: Life, progress: Progress, now_ms: float) -> None:
+        """Tokens reach the client."""
+        require(
+            progress.first_index == life.shown_tokens,
+            f"{life.request.id}: token {progress.first_index} came after {life.shown_tokens}",
+        )
+        life.shown_tokens += progress.count
+        if life.first_token_ms is None:
+            life.first_token_ms = now_ms
+        self._served(life, self.cost.of_output(progress.count), now_ms)
+
+    def parking(self, life: Life, now_ms: float) -> None:
+        self._lands(life, now_ms)
+        self.note("park", life.request.id)
+
+    def requeued(self, life: Life, now_ms: float) -> None:
+        """It waits again: it was parked, or its replica is gone."""
+        self._lands(life, now_ms)
+        life.waits_since_ms = now_ms
+        self._of(life).waits(life.request.tenant_id, now_ms)
+        self.note("waits again", f"{life.request.id} after {life.shown_tokens} tokens")
+
+    def expired(self, life: Life, effect: Expire, now_ms: float) -> None:
+        deadline_ms = life.request.deadline_ms
+        by_deadline = deadline_ms is not None and deadline_ms <= now_ms
+        waited_ms = now_ms - life.request.accepted_ms
+        too_long = waited_ms >= self.wait_ms_max[life.request.lane] - _NEARLY_MS
+        require(by_deadline or too_long, f"{effect} came too early")
+
+    def ended(self, life: Life, now_ms: float) -> None:
+        """It is over, whatever the reason."""
+        if life.outcome is Outcome.COMPLETED:
+            require(
+                life.shown_tokens == life.output_tokens,
+                f"{life.request.id} showed {life.shown_tokens} of {life.output_tokens} tokens",
+            )
+        require(
+            self.may_fail or life.outcome is not Outcome.FAILED,
+            f"{life.request.id} failed, though nothing broke",
+        )
+        assert life.outcome is not None
+        self.outcomes[life.outcome] += 1
+        if life.request.id in self._flying:
+            self._lands(life, now_ms)
+        elif life.replica_id is None:
+            self._of(life).rests(life.request.tenant_id, now_ms)
+        self.note(f"{life.outcome}", life.request.id)
+
+    # --- what must hold -------------------------------------------------------------------------
+    def check(self, cluster: SimCluster) -> None:
+        """After every event."""
+        check_places(cluster)
+        self._checks += 1
+        if self.every and self._checks % self.every == 0:
+            check_everything(cluster, late_ms_max=self.tick_ms)
+
+    def check_end(self) -> None:
+        """When all is over: everything ended once, and the sharing was fair."""
+        open_count = sum(1 for life in self.lives if life.outcome is None)
+        require(not open_count, f"{open_count} requests never ended")
+        for (lane, model_id), windows in self.windows.items():
+            require(
+                windows.highest <= 1.0,
+                f"unfair: {windows.highest:.2f} × the bound in {lane}, model {model_id}",
+            )
+
+    def certificate_max(self) -> float:
+        """The worst window of any lane and model, by what was really served."""
+        return max((windows.highest for windows in self.windows.values()), default=0.0)
+
+    # --- inside ---------------------------------------------------------------------------------
+    def _of(self, life: Life) -> ServiceWindows:
+        key = (life.request.lane, life.request.model_id)
+        windows = self.windows.get(key)
+        if windows is None:
+            windows = ServiceWindows(self.weight_of, self.window_ms)
+            self.windows[key] = windows
+        return windows
+
+    def _served(self, life: Life, cost: float, now_ms: float) -> None:
+        life.served_cost += cost
+        self._of(life).served(life.request.tenant_id, cost, now_ms)
+        if self.timeline is not None:
+            self.timeline.served(life.request.tenant_id, cost, now_ms)
+        if self.lane_timeline is not None:
+            self.lane_timeline.served(life.request.lane, cost, now_ms)
+
+    def _lands(self, life: Life, now_ms: float) -> None:
+        flight = self._flying.pop(life.request.id, None)
+        if flight is not None:
+            self._of(life).flies(life.request.tenant_id, -flight.cost, now_ms)
+            self.slot_ms += max(0.0, min(now_ms, self.span_ms) - flight.since_ms)
+
+    def _require_wait_in_bounds(self, life: Life, now_ms: float) -> None:
+        waited_ms = now_ms - life.request.accepted_ms
+        bound_ms = self.wait_ms_max[life.request.lane] + self.tick_ms + _NEARLY_MS
+        require(
+            waited_ms <= bound_ms, f"{life.request.id} waited {waited_ms:.0f} ms, past its bound"
+        )
