@@ -36,6 +36,7 @@ def test_idleness_banks_no_credit(rounds, sizes):
     for _ in range(rounds):
         for cost in sizes:
             fairness.charge(TenantId("busy"), cost)
+            fairness.produced(TenantId("busy"), cost)
     fairness.backlogged(TenantId("late"))
     assert fairness.counter(TenantId("late")) >= fairness.counter(TenantId("busy"))
 

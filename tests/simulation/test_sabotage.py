@@ -35,6 +35,12 @@ class FirstComeFirstServed:
     def charge(self, tenant_id: TenantId, cost: float) -> None:
         return None
 
+    def produced(self, tenant_id: TenantId, cost: float) -> None:
+        pass
+
+    def counter(self, tenant_id: TenantId) -> float:
+        return 0.0
+
 
 class NoIdleLift(VirtualTokenCounter):
     """A tenant that was away comes back with all the credit of its absence."""
@@ -48,6 +54,13 @@ class ForgetsWeights(VirtualTokenCounter):
 
     def charge(self, tenant_id: TenantId, cost: float) -> None:
         super().charge(tenant_id, cost * self._weight_of(tenant_id))
+
+
+class EvenSlots(Scheduler):
+    """Who holds fewest slots goes first, whatever it has had."""
+
+    def _may_go_first(self, waiting, victim):
+        return True
 
 
 class ParkLosesPlace(Scheduler):
@@ -149,6 +162,7 @@ def run_all(parts: Parts) -> None:
         (with_fairness(lambda _: FirstComeFirstServed()), "unfair"),
         (with_fairness(NoIdleLift), "unfair"),
         (with_fairness(ForgetsWeights), "unfair"),
+        (with_scheduler(EvenSlots), "unfair"),
         (with_scheduler(ParkLosesPlace), "resumes from"),
         (with_scheduler(ParkLosesRequest), "live, but"),
         (with_scheduler(OverCommitsSlots), "more sequences than slots"),

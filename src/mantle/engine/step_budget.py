@@ -1,7 +1,7 @@
 """How much may one step do? Prefill is cut so that a step stays short, and time lost is bounded.
 
-Prefill and decode costs are learned from the steps themselves. Invariant: prefill gets its share (at
-least as long as decode takes, and `CHUNK_TOKENS_MIN` tokens), or slots would sit there undecoded;
+Prefill and decode costs are learned from the steps themselves. Invariant: prefill gets its share
+(at least as long as decode takes, and `CHUNK_TOKENS_MIN` tokens), or slots would sit undecoded;
 at most `LOST_SHARE_MAX` of the time goes into steps that were interrupted for an urgent sequence.
 """
 
@@ -67,7 +67,7 @@ class StepPlan:
             self._lost_ms += report.step_ms
 
     def _chunk_max(self, tokens_max: int, decode_ms: float) -> int:
-        """Tokens that fit the target; where decode alone fills it, as long again as decode takes."""
+        """Tokens that fit the target, or that take as long as decode where that fills it."""
         token_ms = self.costs.prefill_token_ms
         if not token_ms or self._settings.step_ms_target <= 0:
             return tokens_max

@@ -231,6 +231,6 @@ class Supervisor:
 
 
 def _tell_if_broken(task: "asyncio.Task[None]") -> None:
-    """A worker's task never ends by itself: if it does, that is a bug of ours, and not a quiet one."""
+    """A worker's task never ends by itself: if it does, that is a bug, and not a quiet one."""
     if not task.cancelled() and task.exception() is not None:
         log.critical("a worker is no longer kept: restart the server", exc_info=task.exception())

@@ -61,17 +61,33 @@ class Accounts:
         if unproduced > 0:
             self.charge(running, -self._cost.of_output(unproduced), now_ms)
         request = running.request
+        turns = self.turns_of(request.model_id)
+        never_produced = running.charged_cost - running.produced_cost  # it ended before its prompt
+        turns.fairness[request.lane].produced(request.tenant_id, never_produced)
         weighted = running.charged_cost / self._weight_of(request.tenant_id)
+        turns.certificates[request.lane].landed(request.tenant_id, weighted, now_ms)
+
+    def charge_late(self, running: Running, count: int, cached_tokens: int, now_ms: float) -> None:
+        """Charge output that came after the attempt had landed, and take cached input back."""
+        cost = self._cost.of_output(count)
+        if not running.waiting.resume_from:
+            cost -= self._cost.of_input(cached_tokens)
+        self.charge(running, cost, now_ms)
+        request = running.request
+        weighted = cost / self._weight_of(request.tenant_id)
         certificates = self.turns_of(request.model_id).certificates
         certificates[request.lane].landed(request.tenant_id, weighted, now_ms)
 
     def note_service(self, running: Running, count: int, cached_tokens: int, now_ms: float) -> None:
-        """Tell the lanes what was produced, the prompt with its first token."""
+        """Tell tenant and lane what was produced, the prompt with its first token."""
         cost = self._cost.of_output(count)
         if not (running.produced_tokens or running.waiting.has_run):
             cost += self._cost.of_input(len(running.request.prompt_tokens) - cached_tokens)
-        service = self.turns_of(running.request.model_id).service
-        service.served(running.request.lane, cost, now_ms)
+        running.produced_cost += cost
+        request = running.request
+        turns = self.turns_of(request.model_id)
+        turns.service.served(request.lane, cost, now_ms)
+        turns.fairness[request.lane].produced(request.tenant_id, cost)
 
     # --- answers --------------------------------------------------------------------------------
     def is_behind_floor(self, model_id: ModelId, lane: Lane, now_ms: float) -> bool:

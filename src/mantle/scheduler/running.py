@@ -15,7 +15,7 @@ from mantle.scheduler.room import Room
 
 @dataclass(slots=True)
 class Running:
-    """One attempt in its slot. `charged_cost` is what its tenant and lane were charged so far."""
+    """One attempt in its slot: `charged_cost` by estimate, `produced_cost` what it really got."""
 
     request: Request
     attempt: Attempt
@@ -26,6 +26,7 @@ class Running:
     by_floor: bool = False  # runs because its lane was behind its floor
     produced_tokens: int = 0  # by this attempt
     charged_cost: float = 0.0
+    produced_cost: float = 0.0
 
     @property
     def may_be_parked(self) -> bool:

@@ -131,17 +131,18 @@ class Scheduler:
         running = self.residents.find(request_id)
         if running is None:
             leaving = self._leaving.get(request_id)
-            if leaving is not None:
-                leaving.produced_tokens += count  # of the step that was under way
+            if leaving is not None:  # of the step that was under way when it was parked
+                self.accounts.note_service(leaving, count, cached_tokens, now_ms)
+                self.accounts.charge_late(leaving, count, cached_tokens, now_ms)
+                leaving.produced_tokens += count
             return
         if cached_tokens and not running.waiting.resume_from:
             self.accounts.charge(running, -self._cost.of_input(cached_tokens), now_ms)
-        self.accounts.note_service(running, count, cached_tokens, now_ms)
-        estimated_left = max(0, running.estimated_output_tokens - running.produced_tokens)
-        running.produced_tokens += count
-        beyond = count - estimated_left
+        beyond = count - max(0, running.estimated_output_tokens - running.produced_tokens)
         if beyond > 0:
             self.accounts.charge(running, self._cost.of_output(beyond), now_ms)
+        self.accounts.note_service(running, count, cached_tokens, now_ms)
+        running.produced_tokens += count
 
     def released(self, request_id: RequestId, now_ms: float) -> list[Effect]:
         """The attempt is over (finished, broke or aborted): its slot is free."""
@@ -286,9 +287,21 @@ class Scheduler:
                 continue
             waiting = self.queues.head(lane, tenant_id, model_id)
             victim = None if waiting is first else self._victim(waiting, now_ms)
-            if victim is not None:
+            if victim is not None and self._may_go_first(waiting, victim):
                 return waiting, victim
         return None
+
+    def _may_go_first(self, waiting: Waiting, victim: Running) -> bool:
+        """Out of turn only to within one request of what the victim's tenant has had.
+
+        Without that slots would be shared evenly, but cost would not (the fairness bound).
+        """
+        request = waiting.request
+        if victim.request.lane is not request.lane:
+            return True
+        fairness = self.accounts.turns_of(request.model_id).fairness[request.lane]
+        lead = fairness.counter(request.tenant_id) - fairness.counter(victim.request.tenant_id)
+        return lead <= waiting.cost / self._weight_of(request.tenant_id)
 
     def _victim(self, waiting: Waiting, now_ms: float) -> Running | None:
         request = waiting.request

@@ -100,3 +100,12 @@ def test_certificate_stays_within_its_bound_under_a_burst():
         scheduler.tokens_produced(running.request.id, count=20, cached_tokens=0, now_ms=now_ms)
         scheduler.released(running.request.id, now_ms)
     assert 0.0 < scheduler.accounts.certificates()[Lane.STANDARD, M].highest <= 1.0
+
+
+def test_tokens_of_the_step_under_way_are_charged_though_the_attempt_is_parked():
+    scheduler = ready()
+    flex = a_request("a", lane=Lane.FLEX, prompt_tokens=10, max_output_tokens=50)
+    scheduler.submit([flex], 0.0)
+    scheduler.submit([a_request("b", lane=Lane.PRIORITY)], 1_000.0)  # parks it
+    scheduler.tokens_produced(flex.id, count=3, cached_tokens=4, now_ms=1_010.0)
+    assert scheduler.accounts.served_cost(Lane.FLEX, flex.tenant_id) == 10 - 4 + 2 * 3

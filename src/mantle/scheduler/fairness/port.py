@@ -26,3 +26,11 @@ class Fairness(Protocol):
     def charge(self, tenant_id: TenantId, cost: float) -> None:
         """Service given (positive) or an estimate taken back (negative), in token cost."""
         ...
+
+    def produced(self, tenant_id: TenantId, cost: float) -> None:
+        """So much of what was charged has now really been given."""
+        ...
+
+    def counter(self, tenant_id: TenantId) -> float:
+        """What the tenant was given for its weight, on a scale that is only good to compare."""
+        ...
