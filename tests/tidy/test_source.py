@@ -12,7 +12,7 @@ from tests.tidy.tree import our_files, python_files, text_of
 RATCHET: Final[dict[tuple[str, str], str]] = {}
 
 # Files that may wait in real time, because they wait for real processes.
-MAY_SLEEP: Final = ("tests/crash/", "tests/wire/conftest.py")
+MAY_SLEEP: Final = ("tests/crash/", "tests/running_server.py")
 
 PYTHON_RULES: Final[tuple[Callable[[str], list[str]], ...]] = (
     rules.too_long,
