@@ -201,6 +201,14 @@ class _Connection:
         return self._reply
 
     async def exchange(self, request: bytes) -> _RawReply:
+        """One request; sent once more when a kept-alive connection turned out to be closed."""
+        was_open = self._reply is not None and self._reply.transport is not None
+        reply = await self._try(request)
+        if was_open and reply.error and not reply.pieces:
+            return await self._try(request)
+        return reply
+
+    async def _try(self, request: bytes) -> _RawReply:
         started_s = time.perf_counter()
         try:
             reply = await self._open()

@@ -1,21 +1,24 @@
 """May this ask enter? Tenant, model, window, lane and quota are checked; then it is queued.
 
 Invariant: everything is decided before anything is stored: an ask enters whole, with all its
-branches, or is rejected whole. What it holds of a quota is settled once by its generations, or
-here when the scheduler refuses it.
+branches, or is rejected whole. What it holds of a quota and of bought capacity is settled once by
+its generations, or here when the scheduler refuses it.
 """
 
 import dataclasses
 import hashlib
+import itertools
 
 from mantle.admission.directory import Directory
-from mantle.admission.lane_choice import choose_lane
-from mantle.admission.metered import MeteredGeneration
+from mantle.admission.lane_choice import choose_lane, wants_reserved
+from mantle.admission.metered import Held, MeteredGeneration
 from mantle.admission.port import Ask, RateLimits
-from mantle.admission.quota import Hold, Quotas
+from mantle.admission.quota import Quotas
+from mantle.admission.reservation import ReservedHold, ReservedRates
 from mantle.core.clock import Clock
 from mantle.core.errors import MantleError, PermissionDenied, PromptTooLong, UnknownModel
 from mantle.core.ids import ModelId, RequestId, new_id
+from mantle.core.lane import Lane
 from mantle.core.request import Request
 from mantle.core.sampling import SamplingParams
 from mantle.core.tenant import Principal
@@ -41,6 +44,7 @@ class Admission:
         self._scheduler = scheduler
         self._clock = clock
         self._quotas = Quotas(clock)
+        self._reserved = ReservedRates(clock)
 
     def authenticate(self, api_key: str | None) -> Principal:
         """See `AdmissionPort`."""
@@ -73,6 +77,9 @@ class Admission:
         )
         if holds:
             max_output_tokens = holds[0].output_tokens
+        reserved = self._take_reserved(principal, ask, entry.id, max_output_tokens)
+        if reserved:
+            lane = Lane.RESERVED
         now_ms = self._clock.now_ms()
         requests = [
             Request(
@@ -93,23 +100,41 @@ class Admission:
             )
             for branch in range(ask.n)
         ]
-        return self._submit(requests, holds)
+        held: list[tuple[Held, ...]] = [
+            tuple(parts[branch] for parts in (holds, reserved) if parts) for branch in range(ask.n)
+        ]
+        return self._submit(requests, held)
 
     def limits(self, principal: Principal, model_id: ModelId) -> RateLimits | None:
         """See `AdmissionPort`."""
         return self._quotas.limits(principal.tenant, model_id)
 
-    def _submit(self, requests: list[Request], holds: list[Hold]) -> list[Generation]:
-        """Queue them; from then on each generation settles its own hold."""
+    def _take_reserved(
+        self, principal: Principal, ask: Ask, model_id: ModelId, max_output_tokens: int
+    ) -> list[ReservedHold]:
+        """What the ask takes of bought capacity; empty: it queues with all others."""
+        if not wants_reserved(ask.service_tier):
+            return []
+        taken = self._reserved.take(
+            principal.tenant,
+            model_id,
+            input_tokens=len(ask.prompt_tokens),
+            max_output_tokens=max_output_tokens,
+            branches=ask.n,
+        )
+        return taken or []
+
+    def _submit(self, requests: list[Request], held: list[tuple[Held, ...]]) -> list[Generation]:
+        """Queue them; from then on each generation settles its own holds."""
         try:
             generations = self._scheduler.submit(requests)
         except MantleError:
-            for hold in holds:
+            for hold in itertools.chain.from_iterable(held):
                 hold.settle(None)
             raise
-        if not holds:
+        if not held[0]:
             return generations
-        return [MeteredGeneration(g, h) for g, h in zip(generations, holds, strict=True)]
+        return [MeteredGeneration(g, *h) for g, h in zip(generations, held, strict=True)]
 
     def _output_room(self, ask: Ask, model_id: ModelId) -> int:
         """Output tokens this ask may get: what it wants, as far as the window goes."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from mantle.core.errors import Unauthenticated
 from mantle.core.ids import ProjectId, TenantId
-from mantle.core.tenant import Principal, Tenant
+from mantle.core.lane import Lane
+from mantle.core.tenant import Principal, QueueBound, Tenant
 
 KEY_PREFIX = "mk-"
 DEFAULT_PROJECT = ProjectId("default")
@@ -62,6 +63,10 @@ class Directory:
     def weight(self, tenant_id: TenantId) -> float:
         tenant = self._tenants.get(tenant_id)
         return 1.0 if tenant is None else tenant.weight
+
+    def queue_bound(self, tenant_id: TenantId, lane: Lane) -> QueueBound | None:
+        tenant = self._tenants.get(tenant_id)
+        return None if tenant is None else tenant.queue_bound(lane)
 
     def tenants(self) -> list[Tenant]:
         return list(self._tenants.values())

@@ -1,38 +1,43 @@
 """Which lane does a request queue in? The client's service tier, as far as its tenant may go.
 
-Invariant: the lane follows from the tier and the tenant alone, and the reply names the lane that
-served, so a client always learns when it got another one than it asked for.
+Invariant: the lane follows from the tier, the tenant and what is left of what it bought; the reply
+names the lane that served, so a client always learns when it got another one than it asked for.
 """
 
 from mantle.core.errors import InvalidRequest, PermissionDenied
 from mantle.core.lane import Lane
 from mantle.core.tenant import Tenant
 
-AUTO_TIERS = frozenset({"auto", "default", "standard", "standard_only", "scale"})
-"""Words (OpenAI's and Anthropic's) that leave the choice to us: the Standard lane."""
+RESERVED_TIERS = frozenset({None, "auto", "scale", "reserved"})
+"""Words (None: no word) that use bought capacity while there is some, as OpenAI's `auto` and
+`scale` and Anthropic's `auto` do."""
 
-NAMED_TIERS = {
-    "priority": Lane.PRIORITY,
-    "flex": Lane.FLEX,
-    "batch": Lane.FLEX,
-    "reserved": Lane.RESERVED,
-}
+SHARED_TIERS = frozenset({"default", "standard", "standard_only"})
+"""Words that never use bought capacity: the Standard lane."""
+
+NAMED_TIERS = {"priority": Lane.PRIORITY, "flex": Lane.FLEX, "batch": Lane.FLEX}
+
+
+def wants_reserved(service_tier: str | None) -> bool:
+    """True when the request should use what its tenant bought, if it bought any."""
+    return service_tier in RESERVED_TIERS
 
 
 def choose_lane(service_tier: str | None, *, tenant: Tenant) -> Lane:
-    """The lane for a tier. Raises `InvalidRequest` for an unknown word, `PermissionDenied` for a
-    named lane that the tenant may not use. Reserved without a reservation is served as Standard.
+    """The lane for a tier when no bought capacity serves it.
+
+    Raises `InvalidRequest` for an unknown word, `PermissionDenied` for a named lane that the
+    tenant may not use.
     """
-    if service_tier is None or service_tier in AUTO_TIERS:
+    if service_tier in RESERVED_TIERS or service_tier in SHARED_TIERS:
         return _lowest_harm(tenant)
-    lane = NAMED_TIERS.get(service_tier)
+    lane = None if service_tier is None else NAMED_TIERS.get(service_tier)
     if lane is None:
-        known = ", ".join(sorted(AUTO_TIERS | NAMED_TIERS.keys()))
+        words = {word for word in RESERVED_TIERS if word is not None}
+        known = ", ".join(sorted(words | SHARED_TIERS | NAMED_TIERS.keys()))
         raise InvalidRequest(
             f"unknown service tier; known are {known}", param="service_tier", code="invalid_value"
         )
-    if lane is Lane.RESERVED:
-        return _lowest_harm(tenant)
     if lane not in tenant.lanes:
         raise PermissionDenied(
             f"this key may not use the {lane} tier",

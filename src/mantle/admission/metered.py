@@ -1,27 +1,35 @@
-"""What does a request with a quota cost its tenant? A generation that settles its hold by itself.
+"""What does a request cost its tenant? A generation that settles its holds by itself.
 
-Invariant: the hold is settled exactly once, at the end, the failure, the cancel or the stop,
-whichever comes first, whatever the reader does then.
+Invariant: each hold (of a quota, of bought capacity) is settled exactly once, at the end, the
+failure, the cancel or the stop, whichever comes first, whatever the reader does then.
 """
 
 from collections.abc import AsyncIterator
+from typing import Protocol
 
-from mantle.admission.quota import Hold
 from mantle.core.errors import MantleError
 from mantle.core.request import Request
 from mantle.core.tokens import Usage
 from mantle.scheduler.port import Ended, Generation, Phases, QueueView, TokenChunk
 
 
+class Held(Protocol):
+    """Something that a request took and that its end settles (None: nothing was computed)."""
+
+    def progress(self, usage: Usage) -> None: ...
+
+    def settle(self, usage: Usage | None) -> None: ...
+
+
 class MeteredGeneration:
     """Implements `Generation` around another one."""
 
-    def __init__(self, inner: Generation, hold: Hold) -> None:
+    def __init__(self, inner: Generation, *holds: Held) -> None:
         self.request: Request = inner.request
         self.ended: Ended | None = inner.ended
         self._inner = inner
         self._chunks = inner.__aiter__()
-        self._hold: Hold | None = hold
+        self._holds = holds
 
     def __aiter__(self) -> AsyncIterator[TokenChunk]:
         return self
@@ -38,8 +46,8 @@ class MeteredGeneration:
             usage = self._inner.usage_so_far()
             self._settle(usage if usage.output_tokens else None)  # no token came: it is free
             raise
-        if self._hold is not None:
-            self._hold.progress(self._inner.usage_so_far())
+        for hold in self._holds:
+            hold.progress(self._inner.usage_so_far())
         return chunk
 
     def queue_view(self) -> QueueView | None:
@@ -65,6 +73,6 @@ class MeteredGeneration:
         self.ended = self._inner.ended
 
     def _settle(self, usage: Usage | None) -> None:
-        if self._hold is not None:
-            hold, self._hold = self._hold, None
+        holds, self._holds = self._holds, ()
+        for hold in holds:
             hold.settle(usage)

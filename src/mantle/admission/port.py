@@ -95,12 +95,16 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class TenantRecord:
-    """A tenant as an operator sees it. `is_read_only`: it stands in the config file."""
+    """A tenant as an operator sees it. `is_read_only`: it stands in the config file.
+
+    `warnings`: what its last change left doubtful; only in the reply to that change.
+    """
 
     tenant: Tenant
     keys: tuple[ApiKey, ...]
     created_s: int
     is_read_only: bool
+    warnings: tuple[str, ...] = ()
 
 
 class TenantAdmin(Protocol):

@@ -2,7 +2,9 @@
 
 import errno
 import functools
+import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -14,17 +16,22 @@ from mantle.cli.failing import CommandFailed, failing_clearly
 from mantle.cli.tenants import data_dir_option
 from mantle.cli.welcome import welcome
 from mantle.cluster.config import ConfigError, load_config
+from mantle.cluster.config_lint import findings_of
 from mantle.cluster.config_model import Config, TenantConfig
 from mantle.cluster.control_plane.admin import ControlPlaneAdmin
 from mantle.cluster.control_plane.import_file import open_store
 from mantle.cluster.control_plane.live import LiveTenants
+from mantle.cluster.control_plane.speeds import SpeedBook, forget_stale, setup_of
 from mantle.cluster.local import FIRST_WORKER, memory_budget_bytes, subprocess_starter
 from mantle.cluster.reload import WatchedFile, watch
 from mantle.cluster.serving import serve_until_stopped
 from mantle.cluster.wiring import Platform, build
+from mantle.core.ids import ModelId
 from mantle.observe.logging import set_up_logging
 from mantle.pool.catalogue import Catalogue
 from mantle.pool.demo_model import ensure_demo_model
+
+log = logging.getLogger("mantle.cli")
 
 
 @click.command()
@@ -67,7 +74,8 @@ def serve(
     data_dir.mkdir(parents=True, exist_ok=True)
     catalogue = Catalogue(data_dir)
     ensure_demo_model(catalogue, data_dir)
-    live, new_key = _tenants(config, data_dir, may_create=config_path is None)
+    setup = functools.partial(setup_of, catalogue=catalogue, config=config)
+    live, new_key = _tenants(config, data_dir, setup, may_create=config_path is None)
     listener = _listen(config.server.host, config.server.port)
     platform = build(
         config,
@@ -78,6 +86,9 @@ def serve(
         admin=ControlPlaneAdmin(live),
     )
     live.apply = functools.partial(_replace_directory, platform)
+    book = SpeedBook(live.store.engine, platform.speeds, setup)
+    book.open()
+    _warn(config, live)
     _check_models(config, catalogue)
     address = listener.getsockname()
     models = [entry.id for entry in catalogue.entries()]
@@ -90,14 +101,16 @@ def serve(
                 platform,
                 listener,
                 shutdown_s_max=config.server.shutdown_s_max,
-                beside=[watch([watched]), live.watch()],
+                beside=[watch([watched]), live.watch(), book.watch()],
             )
         )
     finally:
         live.store.close()
 
 
-def _tenants(config: Config, data_dir: Path, *, may_create: bool) -> tuple[LiveTenants, str | None]:
+def _tenants(
+    config: Config, data_dir: Path, setup: Callable[[ModelId], str], *, may_create: bool
+) -> tuple[LiveTenants, str | None]:
     """All tenants; where there is none, the first one and its key, which is shown only once.
 
     Raises `ConfigError` when nobody could use the server.
@@ -107,6 +120,7 @@ def _tenants(config: Config, data_dir: Path, *, may_create: bool) -> tuple[LiveT
     if may_create and not config.tenants and not store.snapshot().tenants:
         store.add(TenantConfig("default").as_tenant())
         new_key = store.add_key("default")
+    forget_stale(store.engine, setup)
     live = LiveTenants(store, config.tenants)
     live.check_start()
     return live, new_key
@@ -123,6 +137,13 @@ def _check_models(config: Config, catalogue: Catalogue) -> None:
                     f"{key}: there is no model '{name}' (known: {known}); "
                     "`mantle models add` adds one"
                 )
+
+
+def _warn(config: Config, live: LiveTenants) -> None:
+    """Say in the log what `mantle config check` says."""
+    tenants = [entry.tenant for entry in live.entries()]
+    for finding in findings_of(config, tenants, live.store.speeds()):
+        log.warning("config: %s", finding)
 
 
 def _replace_directory(platform: Platform, directory: Directory) -> None:

@@ -1,6 +1,7 @@
 """How does an operator say what a tenant may? The options that `add` and `set` share.
 
-Invariant: one call changes one quota or one reservation, so that `--input-tpm` has one meaning.
+Invariant: one call changes one quota or one reservation, so that `--input-tpm` has one meaning,
+and the bounds of one queue.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import click
 
 from mantle.core.ids import ModelId
 from mantle.core.lane import Lane
-from mantle.core.tenant import Quota, Reservation, Tenant
+from mantle.core.tenant import QueueBound, Quota, Reservation, Tenant
 
 Command = Callable[..., Any]
 
@@ -30,6 +31,13 @@ _OPTIONS = (
     click.option("--input-tpm", type=int, help="Input tokens per minute of --quota or --reserve."),
     click.option("--output-tpm", type=int, help="Output tokens per minute of either."),
     click.option("--concurrent", type=int, help="Requests at once, of --quota."),
+    click.option(
+        "--queue",
+        type=click.Choice([lane.value for lane in Lane]),
+        help="A lane in which its queue has bounds of its own.",
+    ),
+    click.option("--queue-requests", type=int, help="Requests that may wait there."),
+    click.option("--queue-tokens", type=int, help="Tokens that may wait there."),
 )
 
 
@@ -51,6 +59,9 @@ class TenantWish:
     input_tpm: int | None
     output_tpm: int | None
     concurrent: int | None
+    queue: str | None
+    queue_requests: int | None
+    queue_tokens: int | None
 
     def apply(self, tenant: Tenant) -> Tenant:
         """The tenant as wished. Raises `click.UsageError` for options that do not fit together."""
@@ -70,6 +81,10 @@ class TenantWish:
             assert self.output_tpm is not None, "checked"
             bought = Reservation(ModelId(self.reserve), self.input_tpm, self.output_tpm)
             changes["reservations"] = (*without(tenant.reservations, self.reserve), bought)
+        if self.queue is not None:
+            lane = Lane(self.queue)
+            bound = QueueBound(lane, self.queue_requests, self.queue_tokens)
+            changes["queues"] = (*without_lane(tenant.queues, lane), bound)
         return dataclasses.replace(tenant, **changes)
 
     def _check(self) -> None:
@@ -84,6 +99,14 @@ class TenantWish:
             raise click.UsageError("--reserve needs both --input-tpm and --output-tpm")
         if self.reserve is not None and self.concurrent is not None:
             raise click.UsageError("--concurrent belongs to --quota")
+        bounds = (self.queue_requests, self.queue_tokens)
+        if (self.queue is None) != all(v is None for v in bounds):
+            raise click.UsageError("--queue goes with --queue-requests, --queue-tokens or both")
+
+
+def without_lane(bounds: tuple[QueueBound, ...], lane: Lane) -> tuple[QueueBound, ...]:
+    """The bounds but those of this lane."""
+    return tuple(bound for bound in bounds if bound.lane is not lane)
 
 
 def without(

@@ -17,7 +17,8 @@ import click
 from mantle.admission.directory import hash_api_key
 from mantle.admission.port import TenantRecord
 from mantle.cli.failing import failing_clearly
-from mantle.cli.tenant_options import TenantWish, tenant_options, without
+from mantle.cli.tenant_options import TenantWish, tenant_options, without, without_lane
+from mantle.cluster.capacity import unmeasured
 from mantle.cluster.config import ConfigError, load_config
 from mantle.cluster.config_checks import problems_of_tenant
 from mantle.cluster.config_model import TenantConfig
@@ -25,7 +26,7 @@ from mantle.cluster.control_plane.admin import fixed_record, record_of
 from mantle.cluster.control_plane.import_file import open_store
 from mantle.cluster.control_plane.store import ControlStore
 from mantle.core.lane import Lane
-from mantle.core.tenant import Quota, Reservation, Tenant
+from mantle.core.tenant import QueueBound, Quota, Reservation, Tenant
 from mantle.gateway.tenant_objects import tenant_object
 
 data_dir_option = click.option(
@@ -62,6 +63,7 @@ def add(tenant_id: str, data_dir: Path, **options: Any) -> None:
     with _store(data_dir) as store:
         store.add(tenant)
         api_key = store.add_key(tenant_id)
+        _warn_unmeasured(tenant, store)
     click.echo(f"tenant '{tenant_id}' is made; its API key, shown only now:", err=True)
     click.echo(api_key)
 
@@ -72,6 +74,9 @@ def add(tenant_id: str, data_dir: Path, **options: Any) -> None:
 @click.option("--all-models", is_flag=True, help="Let it use every model again.")
 @click.option("--no-quota", metavar="MODEL", help="Lift its quota of a model.")
 @click.option("--no-reserve", metavar="MODEL", help="End its reservation of a model.")
+@click.option(
+    "--no-queue", type=click.Choice([lane.value for lane in Lane]), help="As every tenant there."
+)
 @data_dir_option
 @failing_clearly
 def set_tenant(
@@ -79,6 +84,7 @@ def set_tenant(
     all_models: bool,
     no_quota: str | None,
     no_reserve: str | None,
+    no_queue: str | None,
     data_dir: Path,
     **options: Any,
 ) -> None:
@@ -91,10 +97,15 @@ def set_tenant(
             lifted["quotas"] = without(tenant.quotas, no_quota)
         if no_reserve is not None:
             lifted["reservations"] = without(tenant.reservations, no_reserve)
+        if no_queue is not None:
+            lifted["queues"] = without_lane(tenant.queues, Lane(no_queue))
         return _checked(wish.apply(dataclasses.replace(tenant, **lifted)))
 
     with _store(data_dir) as store:
-        _show(record_of(store.change(tenant_id, edit)))
+        changed = store.change(tenant_id, edit)
+        _show(record_of(changed))
+        if wish.reserve is not None:
+            _warn_unmeasured(changed.tenant, store)
 
 
 @tenants.command()
@@ -186,6 +197,11 @@ def _store(data_dir: Path) -> Iterator[ControlStore]:
         store.close()
 
 
+def _warn_unmeasured(tenant: Tenant, store: ControlStore) -> None:
+    for warning in unmeasured(tenant, store.speeds()):
+        click.echo(f"Warning: {warning}", err=True)
+
+
 def _checked(tenant: Tenant) -> Tenant:
     problems = problems_of_tenant(tenant)
     if problems:
@@ -211,6 +227,8 @@ def _show(record: TenantRecord) -> None:
         click.echo(f"  quota {quota.model_id}: {_quota_text(quota)}")
     for bought in record.tenant.reservations:
         click.echo(f"  reserved {bought.model_id}: {_tokens_text(bought)}")
+    for bound in record.tenant.queues:
+        click.echo(f"  queue {bound.lane}: {_bound_text(bound)} may wait")
     for api_key in record.keys:
         state = "in force" if api_key.revoked_s is None else f"revoked {_day(api_key.revoked_s)}"
         name = f"{api_key.prefix}… " if api_key.prefix else ""
@@ -222,6 +240,11 @@ def _quota_text(quota: Quota) -> str:
     if quota.concurrent_max is not None:
         text = ", ".join(filter(None, [text, f"{quota.concurrent_max} at once"]))
     return text
+
+
+def _bound_text(bound: QueueBound) -> str:
+    named = {"requests": bound.requests_max, "tokens": bound.tokens_max}
+    return ", ".join(f"{value} {name}" for name, value in named.items() if value is not None)
 
 
 def _tokens_text(limit: Quota | Reservation) -> str:

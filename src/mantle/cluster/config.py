@@ -18,6 +18,7 @@ from mantle.cluster.config_model import (
     LaneConfig,
     ObserveConfig,
     PoolConfig,
+    QueueConfig,
     QuotaConfig,
     ReservationConfig,
     SchedulerConfig,
@@ -72,7 +73,7 @@ def _known_keys() -> list[str]:
     structs = (
         Config, ServerConfig, GatewaySettings, EngineSettings, PoolConfig, PlacementRules,
         SchedulerConfig, LaneConfig, CostConfig, TenantConfig, QuotaConfig, ReservationConfig,
-        ObserveConfig,
+        QueueConfig, ObserveConfig,
     )  # fmt: skip
     return [name for struct in structs for name in struct.__struct_fields__]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mantle.cluster.config_model import Config, SchedulerConfig, TenantConfig
 from mantle.core.limits import BODY_BYTES_MAX, SSE_PING_S
-from mantle.core.tenant import ANY_MODEL, Quota, Reservation, Tenant
+from mantle.core.tenant import ANY_MODEL, QueueBound, Quota, Reservation, Tenant
 from mantle.engine.port import EngineSettings
 
 
@@ -105,6 +105,22 @@ def problems_of_tenant(tenant: Tenant) -> list[str]:
         for n, bought in enumerate(tenant.reservations)
         if bought.model_id == ANY_MODEL
     ]
+    return [*problems, *_queue_problems(tenant.queues)]
+
+
+def _queue_problems(queues: Sequence[QueueBound]) -> list[str]:
+    problems = []
+    lanes = [bound.lane for bound in queues]
+    for n, bound in enumerate(queues):
+        if bound.lane in lanes[:n]:
+            problems.append(f"queues[{n}].lane: '{bound.lane}' is there twice; keep one")
+        if bound.requests_max is None and bound.tokens_max is None:
+            problems.append(f"queues[{n}]: give at least one of requests_max, tokens_max")
+        problems += [
+            f"queues[{n}].{name}: must be 1…{_COUNT_MAX}"
+            for name in ("requests_max", "tokens_max")
+            if (value := getattr(bound, name)) is not None and not 1 <= value <= _COUNT_MAX
+        ]
     return problems
 
 

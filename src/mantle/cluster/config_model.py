@@ -4,7 +4,7 @@ import msgspec
 
 from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
-from mantle.core.tenant import ANY_MODEL, Quota, Reservation, Tenant
+from mantle.core.tenant import ANY_MODEL, QueueBound, Quota, Reservation, Tenant
 from mantle.engine.port import EngineSettings
 from mantle.gateway.parts import GatewaySettings
 from mantle.pool.placement import PlacementRules
@@ -99,6 +99,14 @@ class ReservationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     output_tokens_per_min: int
 
 
+class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Most that a tenant may have waiting in one lane; what is left out is as for every tenant."""
+
+    lane: Lane
+    requests_max: int | None = None
+    tokens_max: int | None = None
+
+
 class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tenant with the SHA-256 hashes of its API keys (`mantle tenants hash` makes one)."""
 
@@ -109,6 +117,7 @@ class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     api_key_sha256: list[str] = []
     quotas: list[QuotaConfig] = []
     reservations: list[ReservationConfig] = []
+    queues: list[QueueConfig] = []
 
     def as_tenant(self) -> Tenant:
         return Tenant(
@@ -129,6 +138,7 @@ class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 Reservation(ModelId(r.model), r.input_tokens_per_min, r.output_tokens_per_min)
                 for r in self.reservations
             ),
+            queues=tuple(QueueBound(q.lane, q.requests_max, q.tokens_max) for q in self.queues),
         )
 
 

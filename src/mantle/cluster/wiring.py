@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from mantle.admission.admit import Admission
 from mantle.admission.directory import Directory, TenantKeys
 from mantle.admission.port import TenantAdmin
+from mantle.cluster.capacity import SpeedMeter
 from mantle.cluster.config_model import Config
 from mantle.cluster.health import PlatformHealth
 from mantle.cluster.texts import Texts
@@ -53,6 +54,7 @@ class Platform:
     journal: Journal
     executor: ThreadPoolExecutor
     preload: Sequence[ModelId]
+    speeds: SpeedMeter
 
     async def start(self) -> None:
         """Start the workers and the loops; returns before models are loaded."""
@@ -123,21 +125,17 @@ def build(
     journal = journal or EphemeralJournal()
     executor = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
     metrics = Metrics(tenant_label=config.observe.tenant_label)
-    memory = _Memory(config, catalogue)
-    supervisor = Supervisor(
-        placement=Placement(config.pool.placement, memory.need_bytes),
-        start_worker=start_worker,
-        budgets=budgets,
-        spec_of=memory.load_spec,
-        window_of=memory.window_tokens,
-        clock=clock,
-    )
-    admission_of: list[Admission] = []  # weights are read from the directory in force
-    scheduler = Scheduler(
-        _rules(config), weight_of=lambda tenant_id: admission_of[0].directory.weight(tenant_id)
-    )
+    supervisor = _supervisor(config, catalogue, start_worker, budgets, clock)
+    admission_of: list[Admission] = []
+    scheduler = _scheduler(config, lambda: admission_of[0].directory)
+    speeds = SpeedMeter()
     dispatcher = Dispatcher(
-        scheduler=scheduler, pool=supervisor, journal=journal, clock=clock, observer=metrics
+        scheduler=scheduler,
+        pool=supervisor,
+        journal=journal,
+        clock=clock,
+        observer=metrics,
+        on_step=speeds.engine_step,
     )
     admission = Admission(
         directory=Directory(tenants),
@@ -174,6 +172,34 @@ def build(
         journal=journal,
         executor=executor,
         preload=preload,
+        speeds=speeds,
+    )
+
+
+def _supervisor(
+    config: Config,
+    catalogue: CataloguePort,
+    start_worker: StartWorker,
+    budgets: Mapping[WorkerId, int],
+    clock: Clock,
+) -> Supervisor:
+    memory = _Memory(config, catalogue)
+    return Supervisor(
+        placement=Placement(config.pool.placement, memory.need_bytes),
+        start_worker=start_worker,
+        budgets=budgets,
+        spec_of=memory.load_spec,
+        window_of=memory.window_tokens,
+        clock=clock,
+    )
+
+
+def _scheduler(config: Config, directory: Callable[[], Directory]) -> Scheduler:
+    """Weights and queue bounds are read from the directory in force."""
+    return Scheduler(
+        _rules(config),
+        weight_of=lambda tenant_id: directory().weight(tenant_id),
+        bound_of=lambda tenant_id, lane: directory().queue_bound(tenant_id, lane),
     )
 
 

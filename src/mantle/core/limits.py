@@ -57,6 +57,16 @@ QUOTA_HELD_RETRY_MS: Final = 1_000
 QUOTA_OUTPUT_TOKENS_MIN: Final = 1
 """Least output left of a quota that still lets a request in (it then ends early)."""
 
+RESERVED_BURST_MS: Final = 60_000
+"""Bought tokens a quiet tenant may use at once. Beyond: its bursts crowd other reservations."""
+
+RESERVED_OVERSIZE_SHARE: Final = 0.5
+"""Bought tokens that must be left, of a minute's worth, for a request larger than all of it. Less:
+such requests follow each other before the tenant has paid for the one before."""
+
+SPEED_WINDOW_MS: Final = 10_000
+"""Engine time over which a model's speed is measured. Less: a lucky moment is sold for ever."""
+
 # --- text ---------------------------------------------------------------------------------------
 TEMPLATE_RENDER_S_MAX: Final = 2.0
 """Time for one chat template. Beyond: a hostile model file owns a core."""

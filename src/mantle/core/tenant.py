@@ -34,6 +34,15 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueBound:
+    """Most that a tenant may have waiting in a lane; None: as every tenant (the lane's own)."""
+
+    lane: Lane
+    requests_max: int | None = None
+    tokens_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     """One customer. `weight` is its share against others in a lane.
 
@@ -46,6 +55,7 @@ class Tenant:
     lanes: frozenset[Lane] = frozenset({Lane.PRIORITY, Lane.STANDARD, Lane.FLEX})
     quotas: tuple[Quota, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    queues: tuple[QueueBound, ...] = ()
 
     def may_use(self, model_id: ModelId) -> bool:
         return self.models is None or model_id in self.models
@@ -63,6 +73,10 @@ class Tenant:
     def reservation(self, model_id: ModelId) -> Reservation | None:
         """What it bought of a model; None: nothing."""
         return next((r for r in self.reservations if r.model_id == model_id), None)
+
+    def queue_bound(self, lane: Lane) -> QueueBound | None:
+        """Its own bound in a lane; None: as every tenant."""
+        return next((bound for bound in self.queues if bound.lane is lane), None)
 
 
 @dataclass(frozen=True, slots=True)

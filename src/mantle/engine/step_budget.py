@@ -15,6 +15,10 @@ CHUNK_TOKENS_MIN: Final = 16
 LOST_SHARE_MAX: Final = 0.04
 LOST_WINDOW_MS: Final = 10_000.0
 SMOOTHING: Final = 0.2
+CONTESTED_MS: Final = 30_000.0
+"""So long after an urgent sequence steps are kept short; without one they need not be."""
+UNCONTESTED_TARGETS: Final = 4.0
+"""Targets that a step may take then: larger chunks of prefill cost less a token."""
 
 
 @dataclass(slots=True)
@@ -44,9 +48,15 @@ class StepPlan:
         self.costs = StepCosts()
         self._lost_ms = 0.0
         self._seen_ms: float | None = None
+        self._urgent_ms = -math.inf
+        self._target_ms = settings.step_ms_target
 
-    def budget(self, *, something_decodes: bool, urgent_waits: bool) -> StepBudget:
+    def budget(self, *, something_decodes: bool, urgent_waits: bool, now_ms: float) -> StepBudget:
         """An urgent prefill has the step to itself; else decode, and a chunk within the target."""
+        if urgent_waits:
+            self._urgent_ms = now_ms
+        contested = now_ms - self._urgent_ms < CONTESTED_MS
+        self._target_ms = self._settings.step_ms_target * (1 if contested else UNCONTESTED_TARGETS)
         if urgent_waits:
             return StepBudget(self._chunk_max(self._settings.batch_tokens, 0.0), urgent_only=True)
         if something_decodes:
@@ -71,7 +81,7 @@ class StepPlan:
         token_ms = self.costs.prefill_token_ms
         if not token_ms or self._settings.step_ms_target <= 0:
             return tokens_max
-        room_ms = max(self._settings.step_ms_target - decode_ms, decode_ms)
+        room_ms = max(self._target_ms - decode_ms, decode_ms)
         return max(CHUNK_TOKENS_MIN, min(tokens_max, int(room_ms / token_ms)))
 
     def _decay(self, now_ms: float) -> None:

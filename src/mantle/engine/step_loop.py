@@ -265,7 +265,9 @@ class StepLoop:
     # --- steps ----------------------------------------------------------------------------------
     def _step(self, replica_id: str, replica: _Replica) -> list[WorkerEvent]:
         budget = replica.plan.budget(
-            something_decodes=any(replica.decodes.values()), urgent_waits=bool(replica.urgent)
+            something_decodes=any(replica.decodes.values()),
+            urgent_waits=bool(replica.urgent),
+            now_ms=self._clock.now_ms(),
         )
         self._stepping = None if budget.urgent_only else replica
         try:

@@ -16,7 +16,7 @@ from mantle.admission.port import TenantAdmin
 from mantle.core.errors import MethodNotAllowed, NotFound, Unauthenticated
 from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
-from mantle.core.tenant import Quota, Reservation, Tenant
+from mantle.core.tenant import QueueBound, Quota, Reservation, Tenant
 from mantle.gateway.auth import keys_of
 from mantle.gateway.body import check_media_type, decode
 from mantle.gateway.exchange import JSON, Exchange
@@ -43,6 +43,14 @@ class ReservationBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output_tokens_per_min: int
 
 
+class QueueBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Its own bounds in one lane; null: as every tenant."""
+
+    lane: Lane
+    requests_max: int | None = None
+    tokens_max: int | None = None
+
+
 class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to change; a field that is left out stays, a list replaces the whole list."""
 
@@ -51,6 +59,7 @@ class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: list[str] | UnsetType | None = UNSET
     quotas: list[QuotaBody] | UnsetType = UNSET
     reservations: list[ReservationBody] | UnsetType = UNSET
+    queues: list[QueueBody] | UnsetType = UNSET
 
     def apply(self, tenant: Tenant) -> Tenant:
         changes: dict[str, Any] = {}
@@ -65,6 +74,8 @@ class TenantChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             changes["quotas"] = tuple(map(_quota, self.quotas))
         if self.reservations is not UNSET:
             changes["reservations"] = tuple(map(_reservation, self.reservations))
+        if self.queues is not UNSET:
+            changes["queues"] = tuple(map(_queue_bound, self.queues))
         return dataclasses.replace(tenant, **changes)
 
 
@@ -125,7 +136,8 @@ async def _create(admin: TenantAdmin, exchange: Exchange) -> None:
     api_key: str | None = None
     if body.create_key:
         _, api_key = await admin.add_key(body.id)
-        record = await admin.find(body.id)
+        with_key = await admin.find(body.id)
+        record = dataclasses.replace(with_key, warnings=record.warnings)
     value = tenant_object(record)
     await _reply(exchange, value if api_key is None else {**value, "key": api_key}, status=201)
 
@@ -192,3 +204,7 @@ def _quota(body: QuotaBody) -> Quota:
 
 def _reservation(body: ReservationBody) -> Reservation:
     return Reservation(ModelId(body.model), body.input_tokens_per_min, body.output_tokens_per_min)
+
+
+def _queue_bound(body: QueueBody) -> QueueBound:
+    return QueueBound(body.lane, body.requests_max, body.tokens_max)

@@ -33,9 +33,18 @@ def tenant_object(record: TenantRecord) -> dict[str, Any]:
             }
             for bought in tenant.reservations
         ],
+        "queues": [
+            {
+                "lane": bound.lane.value,
+                "requests_max": bound.requests_max,
+                "tokens_max": bound.tokens_max,
+            }
+            for bound in tenant.queues
+        ],
         "keys": [key_object(key) for key in record.keys],
         "created_at": record.created_s,
         "read_only": record.is_read_only,
+        **({"warnings": list(record.warnings)} if record.warnings else {}),
     }
 
 

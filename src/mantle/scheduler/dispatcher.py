@@ -49,6 +49,9 @@ log = logging.getLogger("mantle.scheduler")
 
 TICK_S = 0.05
 
+StepMeter = Callable[[ModelId, float, int, int], None]
+"""Model, milliseconds, prefill tokens and decode tokens of one engine step."""
+
 
 class Dispatcher:
     """Implements `SchedulerPort` and `PoolListener`. All methods run on one event loop."""
@@ -61,12 +64,14 @@ class Dispatcher:
         journal: Journal,
         clock: Clock,
         observer: DispatchObserver,
+        on_step: StepMeter | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._pool = pool
         self._journal = journal
         self._clock = clock
         self._observer = observer
+        self._on_step = on_step or _unmetered
         self._live: dict[RequestId, Live] = {}
         self._outbox = Outbox(pool)
         self._draining = False
@@ -155,6 +160,9 @@ class Dispatcher:
         replica = self._scheduler.residents.replica(replica_id)
         if replica is not None:
             self._observer.engine_step(
+                replica.model_id, report.step_ms, report.prefill_tokens, report.decode_tokens
+            )
+            self._on_step(
                 replica.model_id, report.step_ms, report.prefill_tokens, report.decode_tokens
             )
 
@@ -325,4 +333,8 @@ class Dispatcher:
 
 
 def _nothing() -> None:
+    return None
+
+
+def _unmetered(_model_id: ModelId, _ms: float, _prefill_tokens: int, _decode_tokens: int) -> None:
     return None

@@ -1,8 +1,9 @@
 """Between lanes: whose turn is it? Strict order, except for what the lower lanes are owed.
 
-Invariant: while a lane with a floor is backlogged it is owed that share of all cost served; it
-goes first as soon as it is owed anything, so over a window it gets its floor to within one
-request. Debt is bounded by one window and forgotten when the lane has nothing waiting.
+Invariant: while a lane with a floor is backlogged it is owed that share of all cost served outside
+Reserved; it goes before all but Reserved as soon as it is owed anything, so over a window it gets
+its floor to within one request. Debt is bounded by one window and forgotten when the lane has
+nothing waiting. What Reserved uses was bought: no floor takes from it, and it makes no debt.
 """
 
 import math
@@ -15,7 +16,7 @@ DEFAULT_FLOORS: Mapping[Lane, float] = MappingProxyType({Lane.STANDARD: 0.20, La
 
 
 class FloorsLaneOrder:
-    """Reserved > Priority > Standard > Flex with floors (shares of served token cost, 0…1).
+    """Reserved > Priority > Standard > Flex with floors (shares of what is not Reserved, 0…1).
 
     Raises ValueError when the floors leave nothing for the lanes above.
     """
@@ -26,6 +27,7 @@ class FloorsLaneOrder:
         if any(not 0 <= share < 1 for share in floors.values()) or sum(floors.values()) >= 1:
             raise ValueError("lane floors must be shares below 1 whose sum is below 1")
         self._floors = dict(floors)
+        self._floors.pop(Lane.RESERVED, None)
         self._window_ms = window_ms
         self._owed = dict.fromkeys(self._floors, 0.0)
         self._window_cost = 0.0
@@ -35,6 +37,8 @@ class FloorsLaneOrder:
         """The lane to serve next among those with something that could run now."""
         if len(backlogged) <= 1:
             return next(iter(backlogged), None)
+        if Lane.RESERVED in backlogged:
+            return Lane.RESERVED
         owed = [lane for lane in backlogged if self._owed.get(lane, 0.0) > 0]
         if owed:
             return max(owed, key=lambda lane: (self._owed[lane] / self._floors[lane], -lane.rank))
@@ -45,6 +49,8 @@ class FloorsLaneOrder:
     ) -> None:
         """`cost` was given to `lane` (negative: an estimate taken back) while others waited."""
         self._decay(now_ms)
+        if lane is Lane.RESERVED:
+            return
         self._window_cost = max(0.0, self._window_cost + cost)
         for floor_lane, share in self._floors.items():
             if floor_lane is lane:
@@ -64,7 +70,7 @@ class FloorsLaneOrder:
         return self.owed(lane) > 0 and any(other.rank < lane.rank for other in backlogged)
 
     def floor(self, lane: Lane) -> float:
-        """The share of served token cost that the lane is promised while it is backlogged."""
+        """The share of what is not Reserved that the lane is promised while it is backlogged."""
         return self._floors.get(lane, 0.0)
 
     def owed(self, lane: Lane) -> float:

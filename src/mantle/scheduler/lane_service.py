@@ -22,9 +22,9 @@ class LaneService:
         self._cost[lane] += cost
 
     def share(self, lane: Lane, now_ms: float) -> float | None:
-        """The lane's share of what was produced lately, 0…1; None when nothing was."""
+        """The lane's share of what was produced lately outside Reserved; None when nothing was."""
         self._decay(now_ms)
-        total = sum(self._cost.values())
+        total = sum(cost for other, cost in self._cost.items() if other is not Lane.RESERVED)
         return self._cost[lane] / total if total else None
 
     def _decay(self, now_ms: float) -> None:

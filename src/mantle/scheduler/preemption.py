@@ -2,7 +2,8 @@
 
 The cases, in order (design §5):
 1. Across lanes: an attempt of a lower lane gives way to a higher lane's request, the lowest lane
-   first, but never one of a lane that is behind its floor.
+   first, but never one of a lane that is behind its floor. To Reserved, whose use was bought, all
+   lanes give way, whatever their floors.
 2. Within a lane: the tenant with most slots gives way to one that would still hold no more than
    it after the exchange (for their weights).
 In each case the heaviest tenant's newest attempt is parked. Hysteresis: an attempt runs at least
@@ -50,8 +51,8 @@ class Parking:
             return None
         for lane in LOWER_LANES[request.lane]:
             lower = self.holdings.of(request.model_id, lane)
-            if lower is not None and not self.is_behind_floor(request.model_id, lane, now_ms):
-                victim = next(self._across_lanes(lower, now_ms), None)
+            if lower is not None and self._may_take(request, lane, now_ms):
+                victim = next(self._across_lanes(request, lower, now_ms), None)
                 if victim is not None:
                     return victim
         return next(self._within_lane(request, is_steady, now_ms), None)
@@ -76,10 +77,19 @@ class Parking:
             here.count(heaviest) / self.weight_of(heaviest) >= 2 * mine
         )
 
-    def _across_lanes(self, lower: LaneHoldings, now_ms: float) -> Iterator[Running]:
+    def _may_take(self, request: Request, lane: Lane, now_ms: float) -> bool:
+        if request.lane is Lane.RESERVED:
+            return True
+        return not self.is_behind_floor(request.model_id, lane, now_ms)
+
+    def _across_lanes(
+        self, request: Request, lower: LaneHoldings, now_ms: float
+    ) -> Iterator[Running]:
+        ends_floors = request.lane is Lane.RESERVED
         for tenant_id in lower.heaviest_first():
             for running in lower.newest_first(tenant_id):
-                if running.may_be_parked and running.started_ms < now_ms:
+                may_be_parked = running.can_be_parked if ends_floors else running.may_be_parked
+                if may_be_parked and running.started_ms < now_ms:
                     yield running
 
     def _within_lane(self, request: Request, is_steady: bool, now_ms: float) -> Iterator[Running]:
@@ -93,14 +103,8 @@ class Parking:
         theirs = (here.count(heaviest) - 1) / self.weight_of(heaviest)
         if mine > theirs:
             return
-        parkable = [
-            running
-            for running in here.newest_first(heaviest)
-            if running.may_be_parked and running.started_ms < now_ms
-        ]
-        for running in parkable:
-            run_ms_min = self.rules.run_ms_min * (1 + running.waiting.parks)
-            if now_ms - running.started_ms > run_ms_min:
-                yield running
-        if is_steady:
-            yield from parkable
+        for rests in (True, False) if is_steady else (True,):
+            for running in here.newest_first(heaviest):
+                run_ms_min = self.rules.run_ms_min * (1 + running.waiting.parks) if rests else 0.0
+                if running.may_be_parked and now_ms - running.started_ms > run_ms_min:
+                    yield running

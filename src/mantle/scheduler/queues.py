@@ -6,7 +6,7 @@ over its queues.
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from mantle.core.epoch import FIRST_EPOCH, Epoch
@@ -14,6 +14,7 @@ from mantle.core.errors import QueueFull
 from mantle.core.ids import ModelId, RequestId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.request import Request
+from mantle.core.tenant import QueueBound
 from mantle.scheduler.ordering.deadline_first import DeadlineFirstQueue
 
 
@@ -24,6 +25,16 @@ class QueueBounds:
     requests_max: int = 2_000
     tokens_max: int = 8_000_000
     wait_s_max: float = 300.0
+
+    def but(self, own: QueueBound | None) -> "QueueBounds":
+        """These, with what a tenant has of its own."""
+        if own is None:
+            return self
+        return QueueBounds(
+            self.requests_max if own.requests_max is None else own.requests_max,
+            self.tokens_max if own.tokens_max is None else own.tokens_max,
+            self.wait_s_max,
+        )
 
 
 @dataclass(slots=True)
@@ -63,13 +74,20 @@ class LaneLoad:
 
 
 QueueKey = tuple[Lane, TenantId, ModelId]
+BoundOf = Callable[[TenantId, Lane], QueueBound | None]
+
+
+def no_own_bound(_tenant_id: TenantId, _lane: Lane) -> None:
+    """Every tenant has the lane's bounds."""
+    return
 
 
 class Queues:
-    """All waiting requests."""
+    """All waiting requests. `bound_of` is asked at each arrival, so a change counts at once."""
 
-    def __init__(self, bounds: dict[Lane, QueueBounds]) -> None:
+    def __init__(self, bounds: dict[Lane, QueueBounds], bound_of: BoundOf = no_own_bound) -> None:
         self._bounds = bounds
+        self._bound_of = bound_of
         self._queues: dict[QueueKey, DeadlineFirstQueue] = {}
         self._waiting: dict[RequestId, Waiting] = {}
         self._load: defaultdict[tuple[Lane, TenantId], LaneLoad] = defaultdict(LaneLoad)
@@ -86,7 +104,8 @@ class Queues:
     def check_room(self, requests: list[Request], *, retry_after_ms: float) -> None:
         """Raises `QueueFull` when the tenant's own bound in this lane would be passed."""
         first = requests[0]
-        bounds = self._bounds[first.lane]
+        own = self._bound_of(first.tenant_id, first.lane)
+        bounds = self._bounds[first.lane].but(own)
         load = self._load.get((first.lane, first.tenant_id), LaneLoad())
         tokens = sum(len(r.prompt_tokens) + r.max_output_tokens for r in requests)
         if load.requests + len(requests) > bounds.requests_max:

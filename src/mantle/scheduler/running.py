@@ -29,9 +29,14 @@ class Running:
     produced_cost: float = 0.0
 
     @property
+    def can_be_parked(self) -> bool:
+        """False where giving way would lose work that can not be replayed."""
+        return not self.request.prompt_logprobs
+
+    @property
     def may_be_parked(self) -> bool:
-        """False where giving way would undo a promise, or lose work that can not be replayed."""
-        return not self.by_floor and not self.request.prompt_logprobs
+        """False where giving way would undo the promise of a floor, too."""
+        return self.can_be_parked and not self.by_floor
 
 
 class Residents:

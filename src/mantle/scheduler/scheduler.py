@@ -29,7 +29,7 @@ from mantle.scheduler.fairness.virtual_counter import VirtualTokenCounter
 from mantle.scheduler.holdings import Holdings
 from mantle.scheduler.lane_order import DEFAULT_FLOORS
 from mantle.scheduler.preemption import Parking, ParkingRules
-from mantle.scheduler.queues import QueueBounds, Queues, Waiting
+from mantle.scheduler.queues import BoundOf, QueueBounds, Queues, Waiting, no_own_bound
 from mantle.scheduler.running import Residents, Running
 from mantle.scheduler.service_rate import ServiceRate
 from mantle.scheduler.steady import SteadyTraffic
@@ -69,11 +69,12 @@ class Scheduler:
         *,
         weight_of: Callable[[TenantId], float] = equal_weights,
         fairness_of: Callable[[Lane], Fairness] | None = None,
+        bound_of: BoundOf = no_own_bound,
     ) -> None:
         rules = rules or SchedulerRules()
         self._cost = rules.cost
         self._weight_of = weight_of
-        self.queues = Queues(dict(rules.bounds))
+        self.queues = Queues(dict(rules.bounds), bound_of)
         self.residents = Residents()
         make_fairness = fairness_of or (lambda _: VirtualTokenCounter(weight_of))
         self.accounts = Accounts(rules.cost, rules.floors, weight_of, make_fairness, self.queues)

@@ -15,9 +15,12 @@ def plan():
     return StepPlan(EngineSettings(step_ms_target=100.0, prefill_chunk_tokens=512))
 
 
-def chunk(plan, *, decodes=False, urgent=False):
-    budget = plan.budget(something_decodes=decodes, urgent_waits=urgent)
-    return budget.prefill_tokens_max
+def chunk(plan, *, decodes=False, now_ms=1_000.0):
+    """What a step may prefill a second after an urgent sequence came."""
+    plan.budget(something_decodes=False, urgent_waits=True, now_ms=0.0)
+    return plan.budget(
+        something_decodes=decodes, urgent_waits=False, now_ms=now_ms
+    ).prefill_tokens_max
 
 
 def test_nothing_is_cut_before_anything_was_measured(plan):
@@ -57,8 +60,14 @@ def test_target_zero_cuts_nothing():
 
 
 def test_urgent_prefill_has_the_step_to_itself(plan):
-    assert plan.budget(something_decodes=True, urgent_waits=True).urgent_only
-    assert not plan.budget(something_decodes=True, urgent_waits=False).urgent_only
+    assert plan.budget(something_decodes=True, urgent_waits=True, now_ms=0.0).urgent_only
+    assert not plan.budget(something_decodes=True, urgent_waits=False, now_ms=0.0).urgent_only
+
+
+def test_steps_are_longer_while_nobody_is_urgent(plan):
+    for _ in range(50):
+        plan.learn(report(prefill=100, step_ms=100.0), 0.0)
+    assert chunk(plan, now_ms=60_000.0) == pytest.approx(4 * chunk(plan), rel=0.05)
 
 
 def test_time_lost_to_interruptions_is_bounded(plan):

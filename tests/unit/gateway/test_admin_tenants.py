@@ -4,11 +4,14 @@ import pytest
 from gateway_fakes import KEY, Harness
 
 from mantle.admission.directory import Directory
+from mantle.cluster.capacity import Speed, SpeedMeter
 from mantle.cluster.config_model import TenantConfig
 from mantle.cluster.control_plane.admin import ControlPlaneAdmin
 from mantle.cluster.control_plane.import_file import open_store
 from mantle.cluster.control_plane.live import LiveTenants
+from mantle.cluster.control_plane.speeds import SpeedBook
 from mantle.core.errors import Unauthenticated
+from mantle.core.ids import ModelId
 
 TENANTS = "/admin/v1/tenants"
 
@@ -180,3 +183,31 @@ async def test_wrong_method_and_url(operator):
     assert reply.headers["allow"] == "GET, POST"
     for path in ("/admin/v1", f"{TENANTS}/a/b/c", f"{TENANTS}/no such"):
         assert (await operator.call("GET", path)).status == 404
+
+
+async def test_queue_bounds_and_unmeasured_reservations(operator):
+    bought = {"model": "m", "input_tokens_per_min": 10, "output_tokens_per_min": 5}
+    queue = {"lane": "flex", "requests_max": 3, "tokens_max": None}
+    made = await make(operator, reservations=[bought], queues=[queue])
+    assert made["queues"] == [queue]
+    assert "was not measured yet" in made["warnings"][0]
+    changed = await operator.call("PATCH", f"{TENANTS}/acme", {"queues": []})
+    assert changed.json()["queues"] == []
+    assert changed.json()["warnings"]
+    shown = await operator.call("GET", f"{TENANTS}/acme")
+    assert "warnings" not in shown.json()
+
+
+async def test_reservation_beyond_what_was_measured_is_refused_with_both_numbers(operator):
+    book = SpeedBook(operator.store.engine, SpeedMeter(), lambda model_id: "s")
+    book.save({ModelId("m"): Speed(10.0, 1.0)})
+    bought = {"model": "m", "input_tokens_per_min": 300, "output_tokens_per_min": 31}
+    reply = await operator.call("POST", TENANTS, {"id": "acme", "reservations": [bought]})
+    assert reply.status == 400
+    error = reply.json()["error"]
+    assert error["param"] == "reservations"
+    assert "300 input + 31 output" in error["message"]
+    assert "600 input or 60 output" in error["message"]
+    assert (await operator.call("GET", f"{TENANTS}/acme")).status == 404
+    bought["output_tokens_per_min"] = 30
+    assert "warnings" not in await make(operator, reservations=[bought])

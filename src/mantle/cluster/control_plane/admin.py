@@ -5,6 +5,7 @@ tenants of the config file can be seen and not changed.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from mantle.admission.directory import hash_api_key
 from mantle.admission.port import ApiKey, TenantRecord
+from mantle.cluster.capacity import unmeasured
 from mantle.cluster.config_checks import problems_of_tenant
 from mantle.cluster.config_model import TenantConfig
 from mantle.cluster.control_plane.live import LiveTenants
@@ -60,7 +62,7 @@ class ControlPlaneAdmin:
         if tenant.id in {fixed.id for fixed in self._live.from_config}:
             raise Conflict(f"tenant '{tenant.id}' is in the config file", hint="choose another id")
         await self._write(lambda: self._store.add(tenant))
-        return await self.find(tenant.id)
+        return await self._with_warnings(await self.find(tenant.id))
 
     async def change(self, tenant_id: str, edit: Callable[[Tenant], Tenant]) -> TenantRecord:
         """See `TenantAdmin`."""
@@ -71,7 +73,8 @@ class ControlPlaneAdmin:
             _check(changed)
             return changed
 
-        return record_of(await self._write(lambda: self._store.change(tenant_id, checked)))
+        stored = await self._write(lambda: self._store.change(tenant_id, checked))
+        return await self._with_warnings(record_of(stored))
 
     async def remove(self, tenant_id: str) -> None:
         """See `TenantAdmin`."""
@@ -94,6 +97,12 @@ class ControlPlaneAdmin:
             count = await self._write(lambda: self._store.revoke_keys(tenant_id, key_id))
         if count == 0:
             raise NotFound(f"tenant '{tenant_id}' has no key in force with this id")
+
+    async def _with_warnings(self, record: TenantRecord) -> TenantRecord:
+        if not record.tenant.reservations:
+            return record
+        speeds = await self._run(self._store.speeds)
+        return dataclasses.replace(record, warnings=tuple(unmeasured(record.tenant, speeds)))
 
     def _check_writable(self, tenant_id: str) -> None:
         if tenant_id in {fixed.id for fixed in self._live.from_config}:

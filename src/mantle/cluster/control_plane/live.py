@@ -13,6 +13,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from mantle.admission.directory import Directory, TenantKeys
+from mantle.cluster.capacity import oversold, reserved_models
 from mantle.cluster.config import ConfigError
 from mantle.cluster.config_model import TenantConfig
 from mantle.cluster.control_plane.rows import StoredTenant
@@ -29,6 +30,7 @@ class LiveTenants:
     def __init__(self, store: ControlStore, from_config: Sequence[TenantConfig] = ()) -> None:
         self.store = store
         self.from_config = tuple(from_config)
+        store.beside = [tenant.as_tenant() for tenant in self.from_config]
         self.apply: Callable[[Directory], None] = _ignore
         self.snapshot: Snapshot = store.snapshot()
 
@@ -46,11 +48,12 @@ class LiveTenants:
         return [t.tenant.id for t in self.snapshot.tenants if t.tenant.id in fixed]
 
     def check_start(self) -> None:
-        """Raises `ConfigError` when the server would be of no use to anybody."""
+        """Raises `ConfigError` when the server would be of no use to anybody, or is oversold."""
         for name in self.twice():
             raise ConfigError(
                 f"tenant '{name}' is in the config and in the data folder; remove one"
             )
+        self._check_reserved()
         if self.snapshot.admin_key_hashes:
             return  # tenants can be made at run time
         entries = self.entries()
@@ -61,6 +64,15 @@ class LiveTenants:
                 "no tenant has an API key, so nobody could be told apart; "
                 "`mantle tenants key ID` makes one"
             )
+
+    def _check_reserved(self) -> None:
+        """What the config reserves must fit beside the tables; those alone were checked before."""
+        tenants = [entry.tenant for entry in self.entries()]
+        speeds = self.store.speeds()
+        for model_id in reserved_models(self.store.beside):
+            problem = oversold(tenants, speeds, model_id)
+            if problem is not None:
+                raise ConfigError(f"tenants[].reservations: {problem}; reserve less")
 
     async def refresh(self) -> None:
         """Read again if anything has changed."""

@@ -4,15 +4,23 @@ Invariant: what `write_limits` and `columns_of` store, `read_tenants` gives back
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from mantle.cluster.control_plane.tables import API_KEYS, QUOTAS, RESERVATIONS, TENANTS
+from mantle.cluster.control_plane.tables import (
+    API_KEYS,
+    QUEUE_BOUNDS,
+    QUOTAS,
+    RESERVATIONS,
+    TENANTS,
+)
 from mantle.core.errors import NotFound
 from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
-from mantle.core.tenant import Quota, Reservation, Tenant
+from mantle.core.tenant import QueueBound, Quota, Reservation, Tenant
+
+LIMIT_TABLES: Final = (QUOTAS, RESERVATIONS, QUEUE_BOUNDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,10 @@ def read_tenants(
     reservations: dict[str, list[Reservation]] = {}
     for row in rows(RESERVATIONS, "tenant_id", "model"):
         reservations.setdefault(row.tenant_id, []).append(_reservation(row))
+    queues: dict[str, list[QueueBound]] = {}
+    for row in rows(QUEUE_BOUNDS, "tenant_id", "lane"):
+        bound = QueueBound(Lane(row.lane), row.requests_max, row.tokens_max)
+        queues.setdefault(row.tenant_id, []).append(bound)
     return tuple(
         StoredTenant(
             Tenant(
@@ -76,6 +88,7 @@ def read_tenants(
                 frozenset(map(Lane, row.lanes)),
                 tuple(quotas.get(row.id, ())),
                 tuple(reservations.get(row.id, ())),
+                tuple(queues.get(row.id, ())),
             ),
             tuple(keys.get(row.id, ())),
             row.created_s,
@@ -102,8 +115,8 @@ def columns_of(tenant: Tenant) -> dict[str, Any]:
 
 
 def write_limits(connection: sa.Connection, tenant: Tenant) -> None:
-    """Quotas and reservations as the tenant has them now."""
-    for table in (QUOTAS, RESERVATIONS):
+    """Quotas, reservations and queue bounds as the tenant has them now."""
+    for table in LIMIT_TABLES:
         connection.execute(sa.delete(table).where(table.c.tenant_id == tenant.id))
     quotas = [
         {
@@ -128,3 +141,14 @@ def write_limits(connection: sa.Connection, tenant: Tenant) -> None:
         connection.execute(sa.insert(QUOTAS), quotas)
     if reservations:
         connection.execute(sa.insert(RESERVATIONS), reservations)
+    queues = [
+        {
+            "tenant_id": tenant.id,
+            "lane": bound.lane.value,
+            "requests_max": bound.requests_max,
+            "tokens_max": bound.tokens_max,
+        }
+        for bound in tenant.queues
+    ]
+    if queues:
+        connection.execute(sa.insert(QUEUE_BOUNDS), queues)

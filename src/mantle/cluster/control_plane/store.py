@@ -1,34 +1,37 @@
 """Who are the tenants, and what did each one buy? Reads and changes of the control plane's tables.
 
 Invariant: each change is one transaction that also moves `change_count`; API keys are stored as
-hashes and returned once, when they are made. Values are checked before they come here.
+hashes and returned once, when they are made. Values are checked before they come here, but that
+no more is reserved than was measured is checked here, where no other change comes between.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from mantle.admission.directory import hash_api_key, new_api_key
+from mantle.cluster.capacity import Speed, refuse_oversold
 from mantle.cluster.control_plane.database import writing
 from mantle.cluster.control_plane.rows import (
+    LIMIT_TABLES,
     StoredTenant,
     columns_of,
     read_tenant,
     read_tenants,
     write_limits,
 )
+from mantle.cluster.control_plane.speeds import read_speeds
 from mantle.cluster.control_plane.tables import (
     ADMIN_KEYS,
     API_KEYS,
     CHANGE_COUNT,
-    QUOTAS,
-    RESERVATIONS,
     TENANTS,
 )
 from mantle.core.clock import Clock, SystemClock
 from mantle.core.errors import Conflict
+from mantle.core.ids import ModelId
 from mantle.core.tenant import Tenant
 
 PREFIX_CHARS = 8
@@ -45,11 +48,20 @@ class Snapshot:
 
 
 class ControlStore:
-    """The control plane of one database. Thread-safe; every call is one transaction."""
+    """The control plane of one database. Thread-safe; every call is one transaction.
+
+    `beside`: tenants of the config file, whose reservations count too.
+    """
 
     def __init__(self, engine: sa.Engine, clock: Clock | None = None) -> None:
+        self.beside: Sequence[Tenant] = ()
         self._engine = engine
         self._clock = clock or SystemClock()
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The database, for what is kept beside the tenants."""
+        return self._engine
 
     def close(self) -> None:
         self._engine.dispose()
@@ -75,10 +87,11 @@ class ControlStore:
 
     # --- tenants ----------------------------------------------------------------------------
     def add(self, tenant: Tenant, *, key_hashes: Iterable[str] = ()) -> None:
-        """Raises `Conflict` when the id is taken."""
+        """Raises `Conflict` when the id is taken, `InvalidRequest` when it reserves too much."""
         with self._change() as connection:
             if _exists(connection, tenant.id):
                 raise Conflict(f"tenant '{tenant.id}' exists", hint="choose another id")
+            self._check_reserved(connection, None, tenant)
             row = {"id": tenant.id, "created_s": self._now_s(), **columns_of(tenant)}
             connection.execute(sa.insert(TENANTS).values(row))
             write_limits(connection, tenant)
@@ -86,10 +99,15 @@ class ControlStore:
                 self._insert_key(connection, tenant.id, key_hash, prefix="")
 
     def change(self, tenant_id: str, edit: Callable[[Tenant], Tenant]) -> StoredTenant:
-        """Replace a tenant by `edit` of it; what `edit` raises undoes it. Raises `NotFound`."""
+        """Replace a tenant by `edit` of it; what `edit` raises undoes it.
+
+        Raises `NotFound`, or `InvalidRequest` when it reserves too much.
+        """
         with self._change() as connection:
-            changed = edit(read_tenant(connection, tenant_id).tenant)
+            before = read_tenant(connection, tenant_id).tenant
+            changed = edit(before)
             assert changed.id == tenant_id, "an id does not change"
+            self._check_reserved(connection, before, changed)
             where = TENANTS.c.id == tenant_id
             connection.execute(sa.update(TENANTS).where(where).values(columns_of(changed)))
             write_limits(connection, changed)
@@ -99,7 +117,7 @@ class ControlStore:
         """The tenant and its keys are gone; what runs for it ends by itself. Raises `NotFound`."""
         with self._change() as connection:
             read_tenant(connection, tenant_id)
-            for table in (QUOTAS, RESERVATIONS, API_KEYS):
+            for table in (*LIMIT_TABLES, API_KEYS):
                 connection.execute(sa.delete(table).where(table.c.tenant_id == tenant_id))
             connection.execute(sa.delete(TENANTS).where(TENANTS.c.id == tenant_id))
 
@@ -137,6 +155,12 @@ class ControlStore:
             connection.execute(sa.insert(ADMIN_KEYS).values(**row, created_s=self._now_s()))
         return api_key
 
+    # --- speeds -----------------------------------------------------------------------------
+    def speeds(self) -> dict[ModelId, Speed]:
+        """What each model was measured to give."""
+        with self._engine.connect() as connection:
+            return read_speeds(connection)
+
     # --- within -----------------------------------------------------------------------------
     @contextmanager
     def _change(self) -> Iterator[sa.Connection]:
@@ -145,6 +169,16 @@ class ControlStore:
             yield connection
             value = CHANGE_COUNT.c.value + 1
             connection.execute(sa.update(CHANGE_COUNT).values(value=value))
+
+    def _check_reserved(
+        self, connection: sa.Connection, before: Tenant | None, after: Tenant
+    ) -> None:
+        if not after.reservations:
+            return
+        fixed = {tenant.id for tenant in self.beside}
+        stored = [s.tenant for s in read_tenants(connection)]
+        others = [t for t in stored if t.id not in fixed and t.id != after.id]
+        refuse_oversold(before, after, [*self.beside, *others], read_speeds(connection))
 
     def _now_s(self) -> int:
         return int(self._clock.wall_s())

@@ -58,6 +58,25 @@ RESERVATIONS: Final = sa.Table(
     sa.Column("output_tokens_per_min", sa.BigInteger, nullable=False),
 )
 
+QUEUE_BOUNDS: Final = sa.Table(
+    "queue_bounds",
+    METADATA,
+    sa.Column("tenant_id", sa.String(63), sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("lane", sa.String(16), primary_key=True),
+    sa.Column("requests_max", sa.BigInteger, nullable=True),
+    sa.Column("tokens_max", sa.BigInteger, nullable=True),
+)
+
+MODEL_SPEEDS: Final = sa.Table(
+    "model_speeds",
+    METADATA,
+    sa.Column("model", sa.String(255), primary_key=True),
+    sa.Column("setup", sa.String(64), nullable=False),
+    sa.Column("prefill_tokens_per_s", sa.Float, nullable=False),
+    sa.Column("decode_tokens_per_s", sa.Float, nullable=False),
+    sa.Column("measured_s", sa.BigInteger, nullable=False),
+)
+
 ADMIN_KEYS: Final = sa.Table(
     "admin_keys",
     METADATA,

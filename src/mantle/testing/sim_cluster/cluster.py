@@ -7,6 +7,7 @@ request is ended once, and its tokens are counted as the client would see them.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from mantle.core.epoch import Epoch
 from mantle.core.errors import QueueFull
@@ -95,7 +96,7 @@ class SimCluster:
             self.live[life.request.id] = life
             self.watcher.accepted(life, now_ms)
             if ask.cancel_after_ms is not None:
-                self.events.after(ask.cancel_after_ms, lambda it=life: self._give_up(it))  # type: ignore[misc]
+                self.events.after(ask.cancel_after_ms, partial(self._give_up, life))
         self._tick_again()
         self._perform(effects)
         if self.placement is not None and not self.scheduler.residents.serves(ask.model_id):

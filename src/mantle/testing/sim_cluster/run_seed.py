@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from mantle.core.ids import ModelId
 from mantle.pool.placement import Placement
@@ -89,9 +90,9 @@ def build(
         )
         cluster.add_worker(worker, budget_bytes)
     for ask in scenario.asks:
-        events.at(ask.at_ms, lambda it=ask: cluster.arrive(it))  # type: ignore[misc]
+        events.at(ask.at_ms, partial(cluster.arrive, ask))
     for mishap in scenario.mishaps:
-        events.at(mishap.at_ms, lambda it=mishap: happen(cluster, it))  # type: ignore[misc]
+        events.at(mishap.at_ms, partial(happen, cluster, mishap))
     return cluster
 
 
