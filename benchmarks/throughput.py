@@ -3,7 +3,7 @@
 How to read it. Both servers run the same Q4_0 file (made here from the demo weights) with the same
 number of threads and 16 slots; llama-server is built from the source that Mantle's engine comes
 from, with the same flags (`same_kernel_flags`). Each request has a prompt of its own, 128 random
-token ids, and asks for exactly 128 tokens, greedily, streamed, end-of-turn ignored; a reply with
+token ids never sent before (so no prefix cache helps either side), and asks for exactly 128 tokens, greedily, streamed, end-of-turn ignored; a reply with
 another count is a failure, and a failure ends the benchmark. N streams means that N requests are
 always in flight until `--waves` times N are done. `tokens_per_s` counts output tokens over the
 whole wall time, prefill included; it is the median of interleaved rounds, `_iqr` its spread.
@@ -14,6 +14,7 @@ Goal: ratio >= 1.0 at every count.
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import sys
@@ -92,12 +93,21 @@ def _start(
 
 
 def _compare(servers: list[Server], streams: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One stream count: interleaved rounds, each server on prompts of the same seeds."""
+    """One stream count: interleaved rounds, both servers on the same prompts, new ones each round.
+
+    A prompt that came back would be found in Mantle's prefix cache, and the peer has its own off.
+    """
     count = streams * arguments.waves
-    asks = {}
-    for server in servers:
-        bodies = _bodies(server, count, seed=arguments.seed + streams)
-        asks[server.name] = partial(_ask, server, bodies, streams)
+    seeds = {
+        server.name: itertools.count(arguments.seed * 1_000_000 + streams * 1_000)
+        for server in servers
+    }
+
+    def ask(server: Server) -> load.LoadResult:
+        bodies = _bodies(server, count, seed=next(seeds[server.name]))
+        return _ask(server, bodies, streams)
+
+    asks = {server.name: partial(ask, server) for server in servers}
     rounds = measure.interleaved(asks, arguments.rounds)
     own = [result.output_tokens_per_s for result in rounds["mantle"]]
     peer = [result.output_tokens_per_s for result in rounds["peer"]]
