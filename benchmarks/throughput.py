@@ -3,7 +3,8 @@
 How to read it. Both servers run the same Q4_0 file (made here from the demo weights) with the same
 number of threads and 16 slots; llama-server is built from the source that Mantle's engine comes
 from, with the same flags (`same_kernel_flags`). Each request has a prompt of its own, 128 random
-token ids never sent before (so no prefix cache helps either side), and asks for exactly 128 tokens, greedily, streamed, end-of-turn ignored; a reply with
+token ids never sent before (so no prefix cache helps either side), and asks for exactly 128
+tokens, greedily, streamed, end-of-turn ignored; a reply with
 another count is a failure, and a failure ends the benchmark. N streams means that N requests are
 always in flight until `--waves` times N are done. `tokens_per_s` counts output tokens over the
 whole wall time, prefill included; it is the median of interleaved rounds, `_iqr` its spread.

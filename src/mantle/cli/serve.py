@@ -71,7 +71,11 @@ def serve(
     if given is click.core.ParameterSource.DEFAULT:
         data_dir = Path(config.data_dir)
     set_up_logging(level=config.observe.log_level, as_json=config.observe.log_json)
-    data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{data_dir}: no data folder can be made there ({error.strerror})"
+        raise ConfigError(message) from None
     catalogue = Catalogue(data_dir)
     ensure_demo_model(catalogue, data_dir)
     setup = functools.partial(setup_of, catalogue=catalogue, config=config)

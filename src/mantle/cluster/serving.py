@@ -65,12 +65,19 @@ async def _running(
 ) -> AsyncIterator[None]:
     await platform.start()
     tasks = [asyncio.create_task(one) for one in beside]
+    for task in tasks:
+        task.add_done_callback(_tell_if_broken)
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
         await platform.close()
+
+
+def _tell_if_broken(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("changes on disk are no longer followed", exc_info=task.exception())
 
 
 async def _drain(platform: Platform, stop: asyncio.Queue[None], *, seconds_max: float) -> None:

@@ -6,7 +6,7 @@ requests with an error their clients can see, then stops the workers.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
@@ -16,27 +16,26 @@ from mantle.admission.port import TenantAdmin
 from mantle.cluster.capacity import SpeedMeter
 from mantle.cluster.config_model import Config
 from mantle.cluster.health import PlatformHealth
+from mantle.cluster.model_needs import ModelNeeds
 from mantle.cluster.texts import Texts
 from mantle.core.clock import Clock, SystemClock
 from mantle.core.ids import ModelId, WorkerId
-from mantle.engine.port import LoadSpec, WorkerLink
+from mantle.engine.port import WorkerLink
+from mantle.gateway.fair_executor import FairExecutor
 from mantle.gateway.parts import GatewayParts
 from mantle.gateway.server import build_app
 from mantle.journal.port import Journal
 from mantle.journal.stores.ephemeral import EphemeralJournal
 from mantle.observe.metrics import Metrics
 from mantle.pool.placement import Placement
-from mantle.pool.port import CatalogueEntry, CataloguePort
+from mantle.pool.port import CataloguePort
 from mantle.pool.supervisor import Supervisor
 from mantle.scheduler.cost import CostWeights
 from mantle.scheduler.dispatcher import Dispatcher
 from mantle.scheduler.scheduler import Scheduler, SchedulerRules
 
-TEXT_THREADS = 2
+TEXT_THREADS = 4
 """Threads that tokenise; the work is CPU-bound and mostly outside the interpreter lock."""
-
-KV_GUESS_SHARE = 0.5
-"""KV memory guessed for a model that does not say, as a share of its weights."""
 
 StartWorker = Callable[[WorkerId], Awaitable[WorkerLink]]
 
@@ -77,36 +76,6 @@ class Platform:
         while not self.health.is_ready():
             self.supervisor.changed.clear()
             await self.supervisor.changed.wait()
-
-
-@dataclass(slots=True)
-class _Memory:
-    """What loading a model needs, and how; remembers models that left the catalogue meanwhile."""
-
-    config: Config
-    catalogue: CataloguePort
-    _seen: dict[ModelId, CatalogueEntry] = field(default_factory=dict)
-
-    def entry(self, model_id: ModelId) -> CatalogueEntry:
-        entry = self.catalogue.find(model_id)
-        if entry is not None:
-            self._seen[model_id] = entry
-        return self._seen[model_id]
-
-    def window_tokens(self, model_id: ModelId) -> int:
-        wanted = self.config.engine_for(model_id).window_tokens
-        trained = self.entry(model_id).window_tokens
-        return min(wanted, trained) if wanted else trained
-
-    def need_bytes(self, model_id: ModelId) -> int:
-        entry = self.entry(model_id)
-        kv_tokens = self.config.engine_for(model_id).slots * self.window_tokens(model_id)
-        kv_bytes = entry.kv_bytes_per_token * kv_tokens or int(KV_GUESS_SHARE * entry.size_bytes)
-        return entry.size_bytes + kv_bytes
-
-    def load_spec(self, model_id: ModelId) -> LoadSpec:
-        entry = self.entry(model_id)
-        return LoadSpec(entry.id, entry.driver, entry.path, self.config.engine_for(model_id))
 
 
 def build(
@@ -155,7 +124,7 @@ def build(
         catalogue=catalogue,
         pool=supervisor,
         texts=Texts(executor),
-        executor=executor,
+        executor=FairExecutor(executor, TEXT_THREADS),
         clock=clock,
         health=health,
         metrics=metrics,
@@ -183,13 +152,13 @@ def _supervisor(
     budgets: Mapping[WorkerId, int],
     clock: Clock,
 ) -> Supervisor:
-    memory = _Memory(config, catalogue)
+    needs = ModelNeeds(config, catalogue, max(budgets.values(), default=0))
     return Supervisor(
-        placement=Placement(config.pool.placement, memory.need_bytes),
+        placement=Placement(config.pool.placement, needs.need_bytes),
         start_worker=start_worker,
         budgets=budgets,
-        spec_of=memory.load_spec,
-        window_of=memory.window_tokens,
+        spec_of=needs.load_spec,
+        window_of=needs.window_tokens,
         clock=clock,
     )
 

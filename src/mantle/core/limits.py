@@ -10,6 +10,9 @@ from typing import Final
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 """Largest request body (Anthropic documents 32 MB). Beyond: one client can exhaust memory."""
 
+BODY_IDLE_S_MAX: Final = 30.0
+"""Longest wait for the next part of a body. Beyond: slow senders hold connections for ever."""
+
 SSE_LINE_BYTES_MAX: Final = 32 * 1024
 """Longest SSE line. Beyond: aiohttp clients stop with "Chunk too big" (limit 64 kB a line)."""
 

@@ -221,7 +221,11 @@ class StepLoop:
             return [_refusal(replica_id, sequence, fault.message)]
         except Exception as fault:  # the driver's edge
             _log_fault("admit", replica_id, fault)
-            return [_refusal(replica_id, sequence, f"engine fault ({type(fault).__name__})")]
+            refusal = f"engine fault ({type(fault).__name__})"
+            return [
+                _refusal(replica_id, sequence, refusal),
+                *self._drop(replica_id, replica, sequence.sequence_id),
+            ]
         replica.decodes[sequence.sequence_id] = False
         if sequence.urgent:
             replica.urgent.add(sequence.sequence_id)
@@ -230,10 +234,15 @@ class StepLoop:
     def _cancel(self, command: Cancel) -> list[WorkerEvent]:
         replica = self._replicas.get(command.replica_id)
         if replica is not None and replica.leaves(command.sequence_id):
-            try:
-                replica.driver.cancel(command.sequence_id)
-            except Exception as fault:  # the driver's edge
-                return self._fail(command.replica_id, replica, fault)
+            return self._drop(command.replica_id, replica, command.sequence_id)
+        return []
+
+    def _drop(self, replica_id: str, replica: _Replica, sequence_id: int) -> list[WorkerEvent]:
+        """Let the driver forget a sequence, which may be resident, in half or not at all."""
+        try:
+            replica.driver.cancel(sequence_id)
+        except Exception as fault:  # the driver's edge
+            return self._fail(replica_id, replica, fault)
         return []
 
     def _park(self, command: Park) -> list[WorkerEvent]:

@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from mantle.admission.port import RateLimits
+from mantle.core import limits
 from mantle.core.clock import Clock
-from mantle.core.errors import BodyTooLarge, Cancelled
+from mantle.core.errors import BodyTooLarge, Cancelled, DeadlineExceeded
 from mantle.core.ids import new_id
 from mantle.gateway.rate_headers import anthropic_headers, openai_headers
 
@@ -55,14 +56,16 @@ class Exchange:
 
     # --- in ---------------------------------------------------------------------------------
     async def body(self, *, bytes_max: int) -> bytes:
-        """The whole body. Raises `BodyTooLarge` or `Cancelled`."""
+        """The whole body. Raises `BodyTooLarge`, `Cancelled`, or `DeadlineExceeded` when its next
+        part does not come within `limits.BODY_IDLE_S_MAX`.
+        """
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > bytes_max:
             raise _too_large(bytes_max)
         parts: list[bytes] = []
         size_bytes = 0
         while True:
-            message = await self._receive()
+            message = await self._next_part()
             if message["type"] == "http.disconnect":
                 self.is_gone = True
                 raise Cancelled("the client went away")
@@ -73,6 +76,13 @@ class Exchange:
             parts.append(part)
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _next_part(self) -> Message:
+        try:
+            async with asyncio.timeout(limits.BODY_IDLE_S_MAX):
+                return await self._receive()
+        except TimeoutError:
+            raise DeadlineExceeded("the body did not come") from None
 
     def watch(self) -> None:
         """Notice the client's departure from now on; call after the body was read."""

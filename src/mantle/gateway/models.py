@@ -25,7 +25,8 @@ def find(parts: GatewayParts, principal: Principal, name: str) -> CatalogueEntry
     """The entry that `name` means. Raises `UnknownModel` or `PermissionDenied`."""
     entry = parts.catalogue.find(name)
     if entry is None:
-        raise UnknownModel(f"the model '{name[:256]}' does not exist, or this key may not see it")
+        shown = "".join(c for c in name[:100] if c.isprintable())
+        raise UnknownModel(f"the model '{shown}' does not exist, or this key may not see it")
     parts.admission.check_model(principal, entry.id)
     return entry
 

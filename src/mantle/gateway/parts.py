@@ -3,7 +3,6 @@
 Invariant: the gateway reaches other stages through these ports only; wiring builds `GatewayParts`.
 """
 
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -13,6 +12,7 @@ from mantle.admission.port import AdmissionPort, TenantAdmin
 from mantle.core import limits
 from mantle.core.clock import Clock
 from mantle.core.outcome import Outcome
+from mantle.gateway.fair_executor import FairExecutor
 from mantle.pool.port import CatalogueEntry, CataloguePort, PoolPort
 from mantle.text.port import ModelText
 
@@ -107,7 +107,7 @@ class GatewayParts:
     catalogue: CataloguePort
     pool: PoolPort
     texts: TextProvider
-    executor: Executor
+    executor: FairExecutor
     clock: Clock
     health: Health
     metrics: GatewayMetrics

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import mantle
 from mantle.admission.port import Ask
-from mantle.core.errors import MantleError
 from mantle.core.tenant import Principal
 from mantle.gateway import field_checks as check
 from mantle.gateway import models, sse
@@ -20,6 +19,7 @@ from mantle.gateway.answer import Answer, Source
 from mantle.gateway.branch import Branch
 from mantle.gateway.exchange import Exchange, Header
 from mantle.gateway.parts import GatewayParts
+from mantle.gateway.prompt_bound import BoundedText
 from mantle.gateway.reply import Job, Prompt, ReplyContext, ReplyWriter
 from mantle.gateway.text_events import TextEvent
 from mantle.pool.port import CatalogueEntry
@@ -51,15 +51,14 @@ async def serve(turn: Turn, job: Job) -> None:
     exchange.watch()
     text = await parts.texts.get(entry)
     _check_bias(job, text)
-    prompts, tokenise_ms = await _tokenise(turn, job.encode, text)
-    exchange.raise_if_gone()
+    prompts, tokenise_ms = await _tokenise(turn, entry, job.encode, text)
     sources = _enter(turn, job, entry, text, prompts, deadline_ms)
     account.lane = sources[0].generation.request.lane.value
     account.tokenised(tokenise_ms)
     answer = Answer(sources, clock=parts.clock, times=account)
     exchange.on_gone(answer.client_left)
-    writer = job.writer(_context(turn, job, entry, text, prompts, sources))
     try:
+        writer = job.writer(_context(turn, job, entry, text, prompts, sources))
         if job.stream:
             await _stream(turn, answer, writer)
         else:
@@ -75,17 +74,37 @@ async def count(turn: Turn, model: str, encode: Encode) -> int:
     entry = models.find(turn.parts, turn.principal, model)
     turn.account.model = entry.id
     text = await turn.parts.texts.get(entry)
-    prompts, tokenise_ms = await _tokenise(turn, encode, text)
+    prompts, tokenise_ms = await _tokenise(turn, entry, encode, text)
     turn.account.tokenised(tokenise_ms)
     return sum(len(prompt.token_ids) for prompt in prompts)
 
 
-async def _tokenise(turn: Turn, encode: Encode, text: ModelText) -> tuple[list[Prompt], float]:
-    """Prompts, made off the event loop, and how long it took in milliseconds."""
-    started_ms = turn.parts.clock.now_ms()
-    loop = asyncio.get_running_loop()
-    prompts = await loop.run_in_executor(turn.parts.executor, encode, text)
-    return prompts, turn.parts.clock.now_ms() - started_ms
+async def _tokenise(
+    turn: Turn, entry: CatalogueEntry, encode: Encode, text: ModelText
+) -> tuple[list[Prompt], float]:
+    """Prompts, made off the event loop in the tenant's turn, and how long it took (ms).
+
+    Raises `Cancelled` when the client leaves meanwhile, `PromptTooLong` before the work is done.
+    """
+    parts, exchange = turn.parts, turn.exchange
+    started_ms = parts.clock.now_ms()
+    bounded = BoundedText(text, parts.pool.window_tokens(entry.id))
+    tenant_id = turn.principal.tenant.id
+    work = asyncio.ensure_future(parts.executor.run(tenant_id, lambda: encode(bounded)))
+    exchange.on_gone(lambda: _give_up(work))
+    try:
+        prompts = await work
+    except asyncio.CancelledError:
+        exchange.raise_if_gone()
+        raise
+    finally:
+        exchange.on_gone(None)
+    exchange.raise_if_gone()
+    return prompts, parts.clock.now_ms() - started_ms
+
+
+def _give_up(work: "asyncio.Future[list[Prompt]]") -> None:
+    work.cancel()
 
 
 def _check_bias(job: Job, text: ModelText) -> None:
@@ -121,7 +140,7 @@ def _enter(
             for generation in turn.parts.admission.enter(turn.principal, ask):
                 branch = _branch(job, text, choice_index=len(sources))
                 sources.append(Source(generation, branch, prompt_index))
-    except MantleError:
+    except BaseException:
         for source in sources:
             source.generation.cancel()
         raise

@@ -92,7 +92,7 @@ class Placement:
     def loaded(self, replica_id: ReplicaId, size_bytes: int, now_ms: float) -> Replica | None:
         """The load is done and measured; None when it is not awaited any more."""
         replica = self._replicas.get(replica_id)
-        if replica is None:
+        if replica is None or replica.is_leaving:
             return None
         replica.state = ReplicaState.READY
         replica.size_bytes = max(replica.size_bytes, size_bytes)
@@ -234,8 +234,10 @@ class Placement:
         for replica in list(self._replicas.values()):
             loading = replica.state is ReplicaState.LOADING
             if loading and now_ms - replica.since_ms > self.rules.load_s_max * 1_000:
+                replica.state = ReplicaState.UNLOADING  # its memory is taken until `unloaded`
                 effects.append(UnloadReplica(replica.id, replica.worker_id))
-                effects += self.load_failed(replica.id, "loading took too long", now_ms)
+                self._failures[replica.model_id] = _Failure("loading took too long", now_ms)
+                effects.append(self._refusal(replica.model_id, now_ms))
         return effects
 
     def _refusal(self, model_id: ModelId, now_ms: float) -> RefuseModel:

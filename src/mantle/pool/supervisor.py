@@ -70,6 +70,7 @@ class Supervisor:
         self._links: dict[WorkerId, WorkerLink] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._warm: set[ModelId] = set()  # wanted though nobody waits for them
+        self._refused: dict[ModelId, str] = {}  # what the log has said
         self.changed = asyncio.Event()
         self.restarts = 0
 
@@ -157,12 +158,12 @@ class Supervisor:
         finally:
             del self._links[worker_id]
             lost = self._placement.worker_down(worker_id)
-            with contextlib.suppress(ReplicaLost):
-                await link.close()
             self.keep_warm(r.model_id for r in lost if not r.is_leaving)
             for replica in lost:
                 if replica.state is not ReplicaState.LOADING:
                     self._told.replica_gone(replica.id, "its worker was lost")
+            with contextlib.suppress(ReplicaLost):
+                await link.close()
 
     def _on_event(self, event: WorkerEvent) -> None:
         if isinstance(event, Stepped):
@@ -182,6 +183,7 @@ class Supervisor:
         if replica is None:
             return
         self._warm.discard(replica.model_id)
+        self._refused.pop(replica.model_id, None)
         log.info(
             "model %s is ready on %s: %d MiB in %.0f ms",
             replica.model_id,
@@ -216,6 +218,9 @@ class Supervisor:
             elif isinstance(effect, UnloadReplica):
                 self._unload(effect)
             elif isinstance(effect, RefuseModel):
+                if self._refused.get(effect.model_id) != effect.reason:
+                    log.error("model %s can not be loaded: %s", effect.model_id, effect.reason)
+                self._refused[effect.model_id] = effect.reason
                 error = LoadFailed(
                     f"the model could not be loaded: {effect.reason}",
                     retry_after_ms=effect.retry_after_ms,

@@ -7,11 +7,13 @@ of a sequence that is no longer current are dropped (law 6).
 
 import asyncio
 import contextlib
+import heapq
 import logging
 from collections import Counter
 from collections.abc import Callable
 
 from mantle.core.clock import Clock
+from mantle.core.epoch import FIRST_EPOCH
 from mantle.core.errors import (
     DeadlineExceeded,
     EngineFailed,
@@ -74,6 +76,8 @@ class Dispatcher:
         self._on_step = on_step or _unmetered
         self._live: dict[RequestId, Live] = {}
         self._outbox = Outbox(pool)
+        self._deadlines: list[tuple[float, RequestId]] = []
+        self.tick_faults = 0
         self._draining = False
         self._emptied = asyncio.Event()
         self._tick_task: asyncio.Task[None] | None = None
@@ -90,7 +94,9 @@ class Dispatcher:
         if self._tick_task is not None:
             self._tick_task.cancel()
             await asyncio.gather(self._tick_task, return_exceptions=True)
-        for request_id in list(self._live):
+        queues = self._scheduler.queues
+        waiting_first = sorted(self._live, key=lambda request_id: request_id not in queues)
+        for request_id in waiting_first:  # or a freed slot would start one of them
             self._fail(request_id, Unavailable("the server is shutting down"))
 
     async def drain(self, *, seconds_max: float) -> None:
@@ -113,6 +119,8 @@ class Dispatcher:
                 request, now_ms=self._clock.now_ms, view=self._view, give_up=self._give_up
             )
             self._live[request.id] = Live(generation)
+            if request.deadline_ms is not None:
+                heapq.heappush(self._deadlines, (request.deadline_ms, request.id))
             generations.append(generation)
         self._write([Accepted(request) for request in requests])
         self._perform(effects)
@@ -192,7 +200,7 @@ class Dispatcher:
             if live is None or live.sequence_id != output.sequence_id:
                 continue
             if output.token_ids or output.prompt_logprobs or output.cached_tokens:
-                if not live.output:  # what a resumed attempt found cached was counted before
+                if live.epoch == FIRST_EPOCH and not live.output:
                     live.generation.cached_tokens = output.cached_tokens
                 live.output += output.token_ids
                 self._scheduler.tokens_produced(
@@ -303,12 +311,30 @@ class Dispatcher:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self.tick()
+            try:
+                self.tick()
+            except Exception:  # the loop's outer edge: without ticks nothing expires or loads
+                self.tick_faults += 1
+                log.exception("a tick failed; the next one comes")
 
     def tick(self) -> None:
         """Expire what waited too long; tell the pool what is wanted."""
+        self._pass_deadlines()
         self._perform(self._scheduler.tick(self._clock.now_ms()))
         self._rebalance()
+
+    def _pass_deadlines(self) -> None:
+        """End what is past its own deadline, wherever it is."""
+        now_ms = self._clock.now_ms()
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, request_id = heapq.heappop(self._deadlines)
+            live = self._live.get(request_id)
+            if live is None:
+                continue
+            since_ms = now_ms - live.generation.request.accepted_ms
+            self._perform(self._scheduler.cancel(request_id, now_ms))
+            message = f"the deadline passed after {since_ms / 1_000:.1f} s"
+            self._fail(request_id, DeadlineExceeded(message))
 
     def _rebalance(self) -> None:
         now_ms = self._clock.now_ms()

@@ -45,6 +45,8 @@ class Outbox:
     def enter(self, live: Live, replica_id: ReplicaId, *, urgent: bool) -> None:
         """Begin a new attempt; it goes on after what the request has already shown."""
         request = live.generation.request
+        if live.sequence_id is not None:  # of an attempt that was lost
+            self._request_of.pop(live.sequence_id, None)
         live.sequence_id = next(self._numbers)
         self._request_of[live.sequence_id] = request.id
         spec = SequenceSpec(

@@ -140,6 +140,8 @@ class Queues:
         expiry_ms = self._expiry_ms(waiting)
         if expiry_ms is not None:
             heapq.heappush(self._expiry, (expiry_ms, request.id))
+            if len(self._expiry) > 64 and len(self._expiry) > 4 * len(self._waiting):
+                self._sweep_expiry()
         load = self._load[request.lane, request.tenant_id]
         load.requests += 1
         load.tokens += waiting.tokens
@@ -177,6 +179,12 @@ class Queues:
             del self._lanes_of[request.model_id]
             del self._demand[request.model_id]
         return waiting, True
+
+    def _sweep_expiry(self) -> None:
+        """Drop entries of requests that left their queue long before their time."""
+        times = ((self._expiry_ms(w), request_id) for request_id, w in self._waiting.items())
+        self._expiry = [(at_ms, request_id) for at_ms, request_id in times if at_ms is not None]
+        heapq.heapify(self._expiry)
 
     def pop_expired(self, now_ms: float) -> RequestId | None:
         """A request whose time is over, still in its queue; None when there is none."""

@@ -137,7 +137,9 @@ class Scheduler:
                 self.accounts.charge_late(leaving, count, cached_tokens, now_ms)
                 leaving.produced_tokens += count
             return
-        if cached_tokens and not running.waiting.resume_from:
+        if running.waiting.has_run:
+            cached_tokens = 0  # it found what it had computed itself
+        if cached_tokens:
             self.accounts.charge(running, -self._cost.of_input(cached_tokens), now_ms)
         beyond = count - max(0, running.estimated_output_tokens - running.produced_tokens)
         if beyond > 0:

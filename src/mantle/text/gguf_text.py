@@ -32,6 +32,10 @@ class GgufText:
             int(self._library.llama_vocab_get_attr(self._vocabulary, i))
             for i in range(self.vocab_size)
         ]
+        self.token_bytes_max = max(
+            len(self._library.llama_vocab_get_text(self._vocabulary, i))
+            for i in range(self.vocab_size)
+        )
         self.special = self._read_special_tokens()
         self._adds_bos = bool(self._library.llama_vocab_get_add_bos(self._vocabulary))
         self._pieces: list[bytes | None] = [None] * self.vocab_size

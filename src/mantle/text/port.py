@@ -54,8 +54,16 @@ class ModelText(Protocol):
     the special token in `encode`; in `encode_chat` only what the template itself writes may.
     """
 
-    vocab_size: int
-    special: SpecialTokens
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def special(self) -> SpecialTokens: ...
+
+    @property
+    def token_bytes_max(self) -> int:
+        """No token stands for more bytes of text than this."""
+        ...
 
     def encode_chat(
         self,

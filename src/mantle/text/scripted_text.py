@@ -25,6 +25,7 @@ class ScriptedText:
         self._vocabulary = Vocabulary(script)
         self._starts_with_bos = script.bos
         self.vocab_size = self._vocabulary.size
+        self.token_bytes_max = 1  # clients' text is encoded byte by byte
         self.special = SpecialTokens(
             bos_id=self._vocabulary.bos_id if script.bos else None,
             end_ids=frozenset({self._vocabulary.end_id}),

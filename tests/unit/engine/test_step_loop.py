@@ -69,6 +69,8 @@ class FaultyDriver:
 
     def cancel(self, sequence_id: int) -> bool:
         self._maybe_raise("cancel")
+        if sequence_id not in self.resident:
+            return False
         self.resident.remove(sequence_id)
         return True
 

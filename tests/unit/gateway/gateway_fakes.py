@@ -19,6 +19,7 @@ from mantle.core.outcome import FinishReason
 from mantle.core.request import Request
 from mantle.core.tenant import Principal, Tenant
 from mantle.core.tokens import TokenLogprob, Usage
+from mantle.gateway.fair_executor import FairExecutor
 from mantle.gateway.parts import GatewayParts, GatewaySettings
 from mantle.gateway.server import build_app
 from mantle.pool.port import CatalogueEntry, ModelState, ResidencyState
@@ -163,7 +164,7 @@ class FakeAdmission:
         if room < 1:
             raise PromptTooLong(
                 prompt_tokens=len(ask.prompt_tokens),
-                window_tokens=WINDOW_TOKENS,
+                window_tokens=WINDOW_TOKENS - 1,
                 param=ask.prompt_param,
             )
         generations = [
@@ -303,7 +304,7 @@ class Harness:
                 catalogue=self.catalogue,
                 pool=FakePool(),
                 texts=self.texts,
-                executor=self.executor,
+                executor=FairExecutor(self.executor, 1),
                 clock=SystemClock(),
                 health=self.health,
                 metrics=self.metrics,

@@ -15,6 +15,7 @@ class PieceText:
     """Byte tokens 0–255, three special tokens, and pieces registered by scripts."""
 
     vocab_size = 100_000
+    token_bytes_max = 1
     special = SpecialTokens(bos_id=BOS_ID, end_ids=frozenset({END_ID}))
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ async def test_too_long_a_prompt_is_refused_before_the_first_byte(
     assert reply.headers["content-type"] == "application/json"
     error = reply.json()["error"]
     assert error["message"].startswith("prompt is too long: 90")
-    assert "> 4096 maximum" in error["message"]
+    assert "> 4095 maximum" in error["message"]
     if path != "/v1/messages":
         assert error["code"] == "context_length_exceeded"
         assert error["param"] == ("prompt" if path == "/v1/completions" else "messages")

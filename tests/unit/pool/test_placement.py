@@ -95,3 +95,12 @@ def test_lost_worker_takes_its_replicas_with_it(placement):
     assert placement.decide({M: NOW}, {}, 1.0) == []
     placement.worker_up(W, 100)
     assert placement.decide({M: NOW}, {}, 2.0) == [LoadReplica(ReplicaId("m#2"), W, M)]
+
+
+def test_overdue_load_holds_its_memory_until_the_worker_has_let_go(placement):
+    placement.decide({M: NOW}, {}, 0.0)
+    placement.decide({M: NOW}, {}, 121_000.0)
+    assert placement.free_bytes(W) == 40
+    assert placement.loaded(M1, 60, 122_000.0) is None
+    placement.unloaded(M1)
+    assert placement.free_bytes(W) == 100

@@ -1,7 +1,6 @@
 """Is every accepted request ended once, and shown only tokens that are its own?"""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,105 +12,12 @@ from mantle.core.errors import (
     Unavailable,
     WaitExceeded,
 )
-from mantle.core.ids import ModelId, WorkerId
 from mantle.core.lane import Lane
 from mantle.core.outcome import FinishReason, Outcome
 from mantle.core.script import Fault
 from mantle.journal.record import Accepted, Dispatched, Finished, Tokens
-from mantle.journal.stores.ephemeral import EphemeralJournal
-from mantle.pool.placement import Placement, PlacementRules
-from mantle.pool.supervisor import Supervisor
-from mantle.scheduler.dispatcher import Dispatcher
-from mantle.scheduler.observer import SilentObserver
-from mantle.scheduler.scheduler import Scheduler
-from mantle.testing.in_process_link import InProcessLink
-from mantle.testing.requests import a_request
-from mantle.testing.scripts import load_spec, script_of, write_script
-from mantle.testing.sim_clock import SimClock
-
-FAKE = ModelId("fake")
-LETTERS = [chr(code) for code in range(ord("a"), ord("a") + 26)]
-
-
-class RecordingJournal(EphemeralJournal):
-    """Also keeps what it was given; `held` delays commits until `release`."""
-
-    def __init__(self):
-        super().__init__()
-        self.records = []
-        self.held = False
-        self._waiting = []
-
-    def append(self, records, committed):
-        super().append(records, lambda: None)
-        self.records += records
-        if self.held:
-            self._waiting.append(committed)
-        else:
-            committed()
-
-    def release(self):
-        self.held = False
-        waiting, self._waiting = self._waiting, []
-        for committed in waiting:
-            committed()
-
-    def of(self, kind):
-        return [r for r in self.records if isinstance(r, kind)]
-
-
-class World:
-    def __init__(self, folder, script, slots):
-        self.clock = SimClock()
-        self.journal = RecordingJournal()
-        self.links = []
-        self.path = write_script(folder, script)
-        self.supervisor = Supervisor(
-            placement=Placement(PlacementRules(), lambda _: 1),
-            start_worker=self.start_worker,
-            budgets={WorkerId("w0"): 100},
-            spec_of=lambda _: load_spec(self.path, slots=slots),
-            window_of=lambda _: 100,
-            clock=self.clock,
-        )
-        self.dispatcher = Dispatcher(
-            scheduler=Scheduler(),
-            pool=self.supervisor,
-            journal=self.journal,
-            clock=self.clock,
-            observer=SilentObserver(),
-        )
-
-    async def start_worker(self, _worker_id):
-        link = InProcessLink.scripted(self.clock)
-        self.links.append(link)
-        return link
-
-    def submit(self, **fields):
-        (generation,) = self.dispatcher.submit([a_request(model=FAKE, **fields)])
-        return generation
-
-
-@asynccontextmanager
-async def world(folder, script, *, slots=4):
-    made = World(folder, script, slots)
-    made.supervisor.start()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    try:
-        yield made
-    finally:
-        await made.dispatcher.close()
-        await made.supervisor.close()
-
-
-async def read(generation):
-    return [token async for chunk in generation for token in chunk.token_ids]
-
-
-async def turns(count=20):
-    for _ in range(count):
-        await asyncio.sleep(0)
+from mantle.testing.scripts import script_of
+from tests.unit.scheduler.dispatcher_world import FAKE, LETTERS, read, turns, world
 
 
 async def test_reads_all_tokens_and_the_end(tmp_path):
@@ -300,79 +206,3 @@ async def test_drain_lets_live_requests_finish(tmp_path):
         await draining
         with pytest.raises(Unavailable):
             w.submit()
-
-
-# --- parking ------------------------------------------------------------------------------------
-
-
-async def park_one(w):
-    """A flex stream that talks, and a priority request that takes its slot."""
-    flex = w.submit(lane=Lane.FLEX, max_output_tokens=26)
-    chunk = await anext(aiter(flex))
-    w.clock.advance(1_000)
-    urgent = w.submit(lane=Lane.PRIORITY, max_output_tokens=3)
-    return flex, list(chunk.token_ids), urgent
-
-
-async def test_parked_stream_is_one_unbroken_stream(tmp_path):
-    async with world(tmp_path, script_of(*LETTERS), slots=1) as w:
-        flex, shown, urgent = await park_one(w)
-        assert len(await read(urgent)) == 3
-        shown += await read(flex)
-        assert shown == [ord(letter) for letter in LETTERS]
-        assert flex.ended.usage.output_tokens == 26
-        assert flex.ended.usage.input_tokens == 10
-        assert [r.epoch for r in w.journal.of(Dispatched) if r.request_id == flex.request.id] == [
-            1,
-            2,
-        ]
-        assert w.dispatcher.running_counts() == {}
-
-
-async def test_reader_of_a_parked_stream_may_leave(tmp_path):
-    async with world(tmp_path, script_of(*LETTERS, repeat=True), slots=1) as w:
-        flex, _, urgent = await park_one(w)
-        await anext(aiter(urgent))
-        flex.cancel()
-        await turns()
-        assert w.dispatcher.waiting_counts() == {}
-        urgent.cancel()
-        await turns()
-        assert w.journal.live_count() == 0
-
-
-async def test_reader_may_leave_before_the_engine_has_let_go(tmp_path):
-    async with world(tmp_path, script_of(*LETTERS, repeat=True), slots=1) as w:
-        w_flex = w.submit(lane=Lane.FLEX, max_output_tokens=26)
-        await anext(aiter(w_flex))
-        w.links[0].hold()
-        w.clock.advance(1_000)
-        urgent = w.submit(lane=Lane.PRIORITY, max_output_tokens=3)
-        w_flex.cancel()
-        w.links[0].release()
-        assert len(await read(urgent)) == 3
-        assert w.journal.live_count() == 0
-
-
-async def test_stream_is_parked_and_resumed_many_times(tmp_path):
-    async with world(tmp_path, script_of(*LETTERS), slots=1) as w:
-        flex = w.submit(lane=Lane.FLEX, max_output_tokens=26)
-        shown = list((await anext(aiter(flex))).token_ids)
-        for _ in range(5):
-            w.clock.advance(1_000)
-            await read(w.submit(lane=Lane.PRIORITY, max_output_tokens=1))
-            shown += (await anext(aiter(flex))).token_ids
-        shown += await read(flex)
-        assert bytes(shown).decode() == "".join(LETTERS)
-
-
-async def test_worker_lost_while_a_request_is_parked_does_not_lose_it(tmp_path):
-    async with world(tmp_path, script_of(*LETTERS), slots=1) as w:
-        w.dispatcher.start()
-        flex, shown, urgent = await park_one(w)
-        await anext(aiter(urgent))
-        assert flex.request.id in w.dispatcher._scheduler.queues
-        w.links[0].kill()
-        async with asyncio.timeout(5):
-            shown += await read(flex)
-        assert bytes(shown).decode() == "".join(LETTERS)

@@ -365,30 +365,21 @@ def test_parking_makes_room_in_kv_memory():
     assert [type(e) for e in effects] == [Park, Park, Dispatch]
 
 
-# --- urgency ------------------------------------------------------------------------------------
-def urgency(scheduler, request):
-    (dispatch,) = scheduler.submit([request], 1_000.0)
-    return dispatch.urgent
+def test_waiting_times_do_not_pile_up_for_requests_that_are_long_gone():
+    scheduler = ready(slots=1)
+    for turn in range(1_000):
+        request = a_request(lane=Lane.FLEX)
+        scheduler.submit([request], float(turn))
+        scheduler.released(request.id, float(turn))
+    assert len(scheduler.queues._expiry) < 100
 
 
-def test_request_is_urgent_beside_a_lower_lane():
-    scheduler = ready(slots=8)
-    scheduler.submit([a_request("a", lane=Lane.FLEX)], 0.0)
-    assert urgency(scheduler, a_request("b", lane=Lane.STANDARD))
-    assert urgency(scheduler, a_request("c", lane=Lane.PRIORITY))
-
-
-def test_first_request_of_a_quiet_tenant_is_urgent_beside_a_burst_and_its_next_is_not():
-    scheduler = ready(slots=8)
-    for _ in range(3):
-        scheduler.submit([a_request("noisy")], 0.0)
-    assert urgency(scheduler, a_request("quiet"))
-    assert not urgency(scheduler, a_request("quiet"))  # two of five are its fair part
-    assert not urgency(scheduler, a_request("noisy"))
-
-
-def test_nothing_is_urgent_among_equals():
-    scheduler = ready(slots=8)
-    scheduler.submit([a_request("a")], 0.0)
-    assert not urgency(scheduler, a_request("b"))
-    assert not urgency(scheduler, a_request("c", lane=Lane.FLEX))
+def test_what_a_second_attempt_finds_cached_is_no_gift():
+    scheduler = ready()
+    request = a_request(prompt_tokens=500)
+    scheduler.submit([request], 0.0)
+    scheduler.replica_gone(R1, 1.0)
+    scheduler.replica_ready(a_replica("m#2"), 2.0)
+    before = scheduler.accounts.served_cost(Lane.STANDARD, request.tenant_id)
+    scheduler.tokens_produced(request.id, count=1, cached_tokens=499, now_ms=3.0)
+    assert scheduler.accounts.served_cost(Lane.STANDARD, request.tenant_id) == before
