@@ -55,9 +55,9 @@ class Exchange:
         self._watcher: asyncio.Task[None] | None = None
 
     # --- in ---------------------------------------------------------------------------------
-    async def body(self, *, bytes_max: int) -> bytes:
+    async def body(self, *, bytes_max: int, idle_s: float = limits.BODY_IDLE_S_MAX) -> bytes:
         """The whole body. Raises `BodyTooLarge`, `Cancelled`, or `DeadlineExceeded` when its next
-        part does not come within `limits.BODY_IDLE_S_MAX`.
+        part does not come within `idle_s`.
         """
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > bytes_max:
@@ -65,7 +65,7 @@ class Exchange:
         parts: list[bytes] = []
         size_bytes = 0
         while True:
-            message = await self._next_part()
+            message = await self._next_part(idle_s)
             if message["type"] == "http.disconnect":
                 self.is_gone = True
                 raise Cancelled("the client went away")
@@ -77,9 +77,9 @@ class Exchange:
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _next_part(self) -> Message:
+    async def _next_part(self, idle_s: float) -> Message:
         try:
-            async with asyncio.timeout(limits.BODY_IDLE_S_MAX):
+            async with asyncio.timeout(idle_s):
                 return await self._receive()
         except TimeoutError:
             raise DeadlineExceeded("the body did not come") from None

@@ -22,6 +22,7 @@ Phase = Literal["tokenise", "prefill", "decode", "detokenise"]
 class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the gateway answers; part of the config (`gateway:`).
 
+    `body_idle_s`: longest wait for the next part of a body.
     `stream_hold_s`: how long a stream's status line waits for a first token or an early error.
     `ping_s`: longest silence in a stream. `strict_api_version`: refuse what Anthropic's newer
     API version refuses. `expose_phases_header`: send queue wait and phases as reply headers.
@@ -30,6 +31,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     body_bytes_max: int = limits.BODY_BYTES_MAX
     ping_s: float = limits.SSE_PING_S
     stream_hold_s: float = limits.STREAM_HOLD_S
+    body_idle_s: float = limits.BODY_IDLE_S_MAX
     strict_api_version: bool = False
     expose_phases_header: bool = False
 

@@ -54,7 +54,8 @@ def method_of(path: str) -> str | None:
 # --- what the routes do -------------------------------------------------------------------------
 async def _body(turn: Turn) -> bytes:
     check_media_type(turn.exchange.headers.get("content-type"))
-    return await turn.exchange.body(bytes_max=turn.parts.settings.body_bytes_max)
+    settings = turn.parts.settings
+    return await turn.exchange.body(bytes_max=settings.body_bytes_max, idle_s=settings.body_idle_s)
 
 
 async def _chat(turn: Turn) -> None:

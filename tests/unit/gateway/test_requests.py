@@ -1,5 +1,7 @@
 """What is accepted, what is refused, and how refusals name the field (cases, sections B, J)."""
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -275,3 +277,24 @@ async def test_text_of_the_client_is_in_no_log_or_error(
     logged = [f"{record.getMessage()} {vars(record)}" for record in caplog.records]
     assert len([line for line in logged if "request finished" in line]) == 3
     assert not any("SECRET" in line or KEY in line for line in logged)
+
+
+async def test_body_that_does_not_come_is_408(make_harness: Any) -> None:
+    harness = make_harness(body_idle_s=0.01)
+    sent: list[dict[str, Any]] = []
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}]
+
+    async def receive() -> dict[str, Any]:
+        if parts:
+            return parts.pop()
+        await asyncio.Event().wait()  # the rest never comes
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", b"Bearer sk-test"), (b"content-length", b"100")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
+    await harness.app({**scope, "query_string": b""}, receive, send)
+    assert sent[0]["status"] == 408
+    assert json.loads(sent[1]["body"])["error"]["type"] == "timeout"
