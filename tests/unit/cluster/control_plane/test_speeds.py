@@ -1,13 +1,17 @@
 """Are measured speeds kept, for their setup only, and do reservations have to fit them?"""
 
+import asyncio
+import contextlib
+
 import pytest
+import sqlalchemy as sa
 
 from mantle.cluster.capacity import Speed, SpeedMeter
 from mantle.cluster.config import ConfigError
 from mantle.cluster.config_model import Config, ReservationConfig, TenantConfig
 from mantle.cluster.control_plane.import_file import open_store
 from mantle.cluster.control_plane.live import LiveTenants
-from mantle.cluster.control_plane.speeds import SpeedBook, forget_stale, setup_of
+from mantle.cluster.control_plane.speeds import SAVE_EVERY_S, SpeedBook, forget_stale, setup_of
 from mantle.core.errors import InvalidRequest
 from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
@@ -15,6 +19,8 @@ from mantle.core.tenant import QueueBound, Reservation, Tenant
 from mantle.engine.port import EngineSettings
 from mantle.pool.port import CatalogueEntry
 from mantle.testing.catalogue import ListCatalogue
+from mantle.testing.sim_clock import SimClock
+from mantle.testing.sim_loop import run_on_sim_time
 
 M, N = ModelId("m"), ModelId("n")
 SPEED = Speed(100.0, 10.0)  # 6,000 input or 600 output tokens a minute
@@ -44,6 +50,76 @@ def test_speeds_outlive_the_server_and_are_no_change_of_tenants(store):
     meter = SpeedMeter()
     book_of(store, meter=meter).open()
     assert meter.speeds == store.speeds()
+
+
+class HeardBook(SpeedBook):
+    """Says after each try to save what it was given."""
+
+    def __init__(self, store, meter):
+        super().__init__(store.engine, meter, lambda model_id: "s")
+        self.tries = asyncio.Queue()
+
+    def save(self, speeds):
+        try:
+            super().save(speeds)
+        finally:
+            self.loop.call_soon_threadsafe(self.tries.put_nowait, dict(speeds))
+
+    @contextlib.asynccontextmanager
+    async def watching(self):
+        self.loop = asyncio.get_running_loop()
+        task = asyncio.create_task(self.watch())
+        await asyncio.sleep(0)  # it looks at what is known now
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def test_watching_saves_what_is_new_and_nothing_else(store):
+    meter, clock = SpeedMeter(), SimClock()
+    book_of(store).save({M: SPEED})
+    book = HeardBook(store, meter)
+    book.open()
+
+    async def live():
+        async with book.watching():
+            meter.speeds[N] = SPEED
+            assert await book.tries.get() == {N: SPEED}
+            assert clock.now_ms() == pytest.approx(SAVE_EVERY_S * 1e3, abs=10)
+            assert store.speeds() == {M: SPEED, N: SPEED}
+            meter.speeds[M] = Speed(200.0, 10.0)
+            assert await book.tries.get() == {M: Speed(200.0, 10.0)}
+        assert book.tries.empty()
+
+    run_on_sim_time(live(), clock)
+    assert store.speeds() == {M: Speed(200.0, 10.0), N: SPEED}
+
+
+def test_watching_tries_again_when_the_database_failed(store, caplog):
+    meter, clock = SpeedMeter(), SimClock()
+    book = HeardBook(store, meter)
+
+    async def live():
+        async with book.watching():
+            rename(store, "model_speeds", "elsewhere")
+            meter.speeds[M] = SPEED
+            assert await book.tries.get() == {M: SPEED}
+            rename(store, "elsewhere", "model_speeds")
+            assert store.speeds() == {}
+            assert await book.tries.get() == {M: SPEED}
+
+    run_on_sim_time(live(), clock)
+    assert store.speeds() == {M: SPEED}
+    assert [r.getMessage() for r in caplog.records if r.name == "mantle.cluster"] == [
+        "measured speeds were not saved: OperationalError"
+    ]
+
+
+def rename(store, old, new):
+    with store.engine.begin() as connection:
+        connection.execute(sa.text(f"ALTER TABLE {old} RENAME TO {new}"))
 
 
 def test_another_setup_starts_afresh(store):
