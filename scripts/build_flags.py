@@ -1,8 +1,9 @@
-"""Which instructions does this CPU claim and not have? Compiler flags that leave them out.
+"""Which instructions would a build for this CPU use in vain? Compiler flags that leave them out.
 
-A virtual machine may announce AMX and let the kernel grant it, while its tile instructions still
-trap: llama.cpp, compiled for "this very CPU", then dies in its first prefill. So they are tried,
-by a program of a few lines. Run as a script it prints the flags, on one line.
+llama.cpp, compiled for "this very CPU", uses AMX tiles in each prefill where there are any. Two
+things make it die there: a virtual machine that announces AMX and traps on it, and GCC before 13,
+whose `_tile_loadconfig` drops the writes to a configuration on the stack (llama.cpp's is one). So
+both are tried, by a program of a few lines. Run as a script it prints the flags, on one line.
 Standard library only, and parseable by old Pythons.
 """
 
@@ -20,9 +21,10 @@ TRIES_AMX = """
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-static struct { unsigned char palette, start, unused[14]; unsigned short widths[16];
-                unsigned char rows[16]; } shape __attribute__((aligned(64)));
+struct shape { unsigned char palette, start, unused[14]; unsigned short widths[16];
+               unsigned char rows[16]; };
 int main(void) {
+  struct shape shape __attribute__((aligned(64))) = {0};
   if (syscall(SYS_arch_prctl, 0x1023, 18)) return 1;
   shape.palette = 1; shape.widths[0] = 64; shape.rows[0] = 16;
   _tile_loadconfig(&shape); _tile_zero(0); _tile_release();
@@ -43,7 +45,7 @@ def build_flags():
         source, program = os.path.join(folder, "try.c"), os.path.join(folder, "try")
         with open(source, "w") as file:
             file.write(TRIES_AMX)
-        command = [*compiler.split(), "-O1", "-march=native", source, "-o", program]
+        command = [*compiler.split(), "-O3", "-march=native", source, "-o", program]
         if _status(command) != 0:
             return ""
         return "" if _status([program]) == 0 else NO_AMX

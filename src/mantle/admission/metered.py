@@ -50,6 +50,10 @@ class MeteredGeneration:
             hold.progress(self._inner.usage_so_far())
         return chunk
 
+    def replay(self) -> AsyncIterator[TokenChunk]:
+        """As the inner one; reading along costs nothing."""
+        return self._inner.replay()
+
     def queue_view(self) -> QueueView | None:
         return self._inner.queue_view()
 

@@ -35,17 +35,17 @@ from mantle.journal.port import (
     Journal,
     Parked,
     Record,
-    Tokens,
+    Trimmed,
 )
 from mantle.pool.port import Demand, ReplicaPool
 from mantle.scheduler.capacity import ReplicaCapacity
-from mantle.scheduler.chunks import chunk_of
 from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose, Park
 from mantle.scheduler.generation import LiveGeneration
 from mantle.scheduler.observer import DispatchObserver
 from mantle.scheduler.outbox import Live, Outbox
 from mantle.scheduler.port import Generation, QueueView
 from mantle.scheduler.scheduler import Scheduler
+from mantle.scheduler.step import Step
 
 log = logging.getLogger("mantle.scheduler")
 
@@ -89,7 +89,10 @@ class Dispatcher:
         self._tick_task = asyncio.create_task(self._tick_forever())
 
     async def close(self) -> None:
-        """Refuse new requests and end the live ones; their readers get `Unavailable`."""
+        """Refuse new requests and leave the live ones; their readers get `Unavailable`.
+
+        Nothing is written of it: a journal that lasts lets the next server go on with them.
+        """
         self._draining = True
         if self._tick_task is not None:
             self._tick_task.cancel()
@@ -97,7 +100,10 @@ class Dispatcher:
         queues = self._scheduler.queues
         waiting_first = sorted(self._live, key=lambda request_id: request_id not in queues)
         for request_id in waiting_first:  # or a freed slot would start one of them
-            self._fail(request_id, Unavailable("the server is shutting down"))
+            generation = self._take(request_id).generation
+            if not generation.is_over:
+                generation.fail(Unavailable("the server is shutting down"))
+            self._perform(self._scheduler.cancel(request_id, self._clock.now_ms()))
 
     async def drain(self, *, seconds_max: float) -> None:
         """Refuse new requests; wait until the live ones have ended, or the time is over."""
@@ -154,17 +160,16 @@ class Dispatcher:
             self._fail(request_id, again)
 
     def stepped(self, replica_id: ReplicaId, report: StepReport) -> None:
-        """Commit the step's tokens, then show them."""
-        outputs = [(self._outbox.request_of(o.sequence_id), o) for o in report.outputs]
-        current = [(request_id, o) for request_id, o in outputs if request_id is not None]
-        self._write(
-            [
-                Tokens(request_id, self._live[request_id].epoch, o.first_index, o.token_ids)
-                for request_id, o in current
-                if o.token_ids
-            ],
-            lambda: self._show(current),
-        )
+        """Write the step's tokens down; they are shown once they are committed."""
+        step = Step()
+        for output in report.outputs:
+            request_id = self._outbox.request_of(output.sequence_id)
+            if request_id is not None:
+                self._take_in(self._live[request_id], output, step)
+        self._write(step.records, step.show)
+        for request_id in step.leaving:
+            self._perform(self._scheduler.released(request_id, self._clock.now_ms()))
+        self._outbox.flush()
         replica = self._scheduler.residents.replica(replica_id)
         if replica is not None:
             self._observer.engine_step(
@@ -175,12 +180,16 @@ class Dispatcher:
             )
 
     def parked(self, replica_id: ReplicaId, sequence_id: int) -> None:
-        """The engine has let go: once its last tokens are shown, the request waits again."""
-        request_id = self._outbox.request_of(sequence_id)
-        records: list[Record] = []
-        if request_id is not None:
-            records.append(Parked(request_id, self._live[request_id].epoch))
-        self._write(records, lambda: self._wait_again(replica_id, sequence_id))
+        """The engine has let go: the request waits again."""
+        request_id = self._outbox.parked(replica_id, sequence_id)
+        if request_id is None:
+            self._outbox.flush()
+            return
+        live = self._live[request_id]
+        live.sequence_id = None
+        live.parked_on = (replica_id, sequence_id)
+        self._write([Parked(request_id, live.epoch)])
+        self._perform(self._scheduler.parked(request_id, self._clock.now_ms()))
 
     # --- facts for metrics and health -----------------------------------------------------------
     def waiting_counts(self) -> Counter[tuple[Lane, ModelId]]:
@@ -192,60 +201,47 @@ class Dispatcher:
         running = self._scheduler.residents.all_running()
         return Counter((r.request.lane, r.request.model_id) for r in running)
 
-    # --- showing tokens -------------------------------------------------------------------------
-    def _show(self, outputs: list[tuple[RequestId, SequenceOutput]]) -> None:
-        now_ms = self._clock.now_ms()
-        for request_id, output in outputs:
-            live = self._live.get(request_id)
-            if live is None or live.sequence_id != output.sequence_id:
-                continue
-            if output.token_ids or output.prompt_logprobs or output.cached_tokens:
-                if live.epoch == FIRST_EPOCH and not live.output:
-                    live.generation.cached_tokens = output.cached_tokens
-                live.output += output.token_ids
-                self._scheduler.tokens_produced(
-                    request_id,
-                    count=len(output.token_ids),
-                    cached_tokens=output.cached_tokens,
-                    now_ms=now_ms,
-                )
-                live.generation.put(chunk_of(output))
-            if output.error is not None:
-                self._fail(request_id, EngineFailed(output.error))
-            elif output.finish is not None:
-                self._complete(request_id, output.finish)
-        self._outbox.flush()
-
-    def _wait_again(self, replica_id: ReplicaId, sequence_id: int) -> None:
-        request_id = self._outbox.parked(replica_id, sequence_id)
-        effects: list[Effect] = []
-        if request_id is not None:
-            live = self._live[request_id]
-            live.sequence_id = None
-            live.parked_on = (replica_id, sequence_id)
-            effects = self._scheduler.parked(request_id, self._clock.now_ms())
-        self._perform(effects)
+    # --- what a step brought --------------------------------------------------------------------
+    def _take_in(self, live: Live, output: SequenceOutput, step: Step) -> None:
+        """One sequence's part of a step. Its state moves on now, its reader when it is durable."""
+        request_id = live.generation.request.id
+        if output.token_ids or output.prompt_logprobs or output.cached_tokens:
+            if live.epoch == FIRST_EPOCH and not live.output:
+                live.cached_tokens = output.cached_tokens
+            live.output += output.token_ids
+            self._scheduler.tokens_produced(
+                request_id,
+                count=len(output.token_ids),
+                cached_tokens=output.cached_tokens,
+                now_ms=self._clock.now_ms(),
+            )
+            step.tokens(live, output)
+        if output.error is not None:
+            self._take(request_id)
+            step.failed(live, EngineFailed(output.error))
+        elif output.finish is not None:
+            self._take(request_id)
+            step.completed(live, output.finish)
 
     # --- ending a request (each exactly once) ---------------------------------------------------
-    def _complete(self, request_id: RequestId, finish: FinishReason) -> None:
-        live = self._take(request_id)
-        ended = live.generation.end(finish, live.generation.request.lane)
-        self._write([Finished(request_id, Outcome.COMPLETED, finish, ended.usage)])
-        self._perform(self._scheduler.released(request_id, self._clock.now_ms()))
-
     def _fail(self, request_id: RequestId, error: MantleError) -> None:
         live = self._take(request_id)
-        usage = live.generation.usage_so_far()
-        live.generation.fail(error)
-        self._write([Finished(request_id, error.outcome, None, usage)])
+        step = Step()
+        step.failed(live, error)
+        self._write(step.records, step.show)
         self._perform(self._scheduler.cancel(request_id, self._clock.now_ms()))
 
     def _give_up(self, generation: LiveGeneration, finish: FinishReason | None) -> None:
         """The reader has enough (`finish` set) or is gone."""
         request_id = generation.request.id
-        ended = generation.end(finish or FinishReason.END, generation.request.lane)
+        usage = generation.usage_so_far()
+        generation.end(finish or FinishReason.END, usage)
+        if request_id not in self._live:  # its end was written already, with more tokens
+            if finish is not None:
+                self._write([Trimmed(request_id, usage)])
+            return
         outcome = Outcome.COMPLETED if finish else Outcome.CANCELLED
-        self._write([Finished(request_id, outcome, finish, ended.usage)])
+        self._write([Finished(request_id, outcome, finish, usage)])
         self._perform(self._scheduler.cancel(request_id, self._clock.now_ms()))
         self._take(request_id)  # only now: performing `Abort` needed its sequence
         self._outbox.flush()

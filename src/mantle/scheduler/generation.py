@@ -1,19 +1,33 @@
-"""How does a reader see its request? A mailbox of token chunks that ends exactly once.
+"""How does a reader see its request? A log of token chunks that ends exactly once.
 
-Invariant: one writer (the dispatcher) and one reader; after the end or the failure nothing more is
-put in; a reader that stops early cancels.
+Invariant: one writer (the dispatcher), any number of readers, each from the first token on; after
+the end or the failure nothing more is put in. What is put in has been committed.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from mantle.core.errors import MantleError
-from mantle.core.lane import Lane
 from mantle.core.outcome import FinishReason
 from mantle.core.request import Request
 from mantle.core.tokens import Usage
 from mantle.scheduler.port import Ended, Phases, QueueView, TokenChunk
+
+
+class _Reader:
+    """One pass over a generation's chunks."""
+
+    def __init__(self, generation: "LiveGeneration") -> None:
+        self._generation = generation
+        self._position = 0
+
+    def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        return self
+
+    async def __anext__(self) -> TokenChunk:
+        chunk = await self._generation.chunk_at(self._position)
+        self._position += 1
+        return chunk
 
 
 class LiveGeneration:
@@ -31,33 +45,39 @@ class LiveGeneration:
         self.ended: Ended | None = None
         self.output_tokens = 0
         self.cached_tokens = 0
+        self._error: MantleError | None = None
         self.dispatched_ms: float | None = None
         self.first_token_ms: float | None = None
         self._now_ms = now_ms
         self._view = view
         self._give_up = give_up
-        self._chunks: deque[TokenChunk] = deque()
-        self._error: MantleError | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._chunks: list[TokenChunk] = []
+        self._waiters: list[asyncio.Future[None]] = []
         self._over = False
+        self._owner = _Reader(self)
 
-    # --- the reader's side ----------------------------------------------------------------------
+    # --- the readers' side ----------------------------------------------------------------------
     def __aiter__(self) -> AsyncIterator[TokenChunk]:
         return self
 
     async def __anext__(self) -> TokenChunk:
-        while not self._chunks:
+        return await self._owner.__anext__()
+
+    def replay(self) -> AsyncIterator[TokenChunk]:
+        """See `Generation.replay`."""
+        return _Reader(self)
+
+    async def chunk_at(self, position: int) -> TokenChunk:
+        """Wait for a chunk. Raises `StopAsyncIteration` or the error after the last one."""
+        while position >= len(self._chunks):
             if self._error is not None:
-                error, self._error = self._error, None
-                raise error
+                raise self._error
             if self._over:
                 raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        return self._chunks.popleft()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        return self._chunks[position]
 
     def queue_view(self) -> QueueView | None:
         return None if self._over else self._view(self)
@@ -77,47 +97,47 @@ class LiveGeneration:
             self._give_up(self, None)
 
     def stop_at(self, output_tokens: int) -> None:
-        if not self._over:
-            self.output_tokens = output_tokens
-            self._give_up(self, FinishReason.STOP_STRING)
-        elif self.ended is not None:
-            self._restate_stop(self.ended, output_tokens)
+        if self._error is not None:
+            return
+        if self.ended is not None and self.ended.finish is FinishReason.STOP_STRING:
+            return
+        self._over = False  # perhaps the engine was done before the stop string was found
+        self.output_tokens = output_tokens
+        self._give_up(self, FinishReason.STOP_STRING)
 
     # --- the dispatcher's side ------------------------------------------------------------------
     @property
     def is_over(self) -> bool:
         return self._over
 
-    def put(self, chunk: TokenChunk) -> None:
+    def put(self, chunk: TokenChunk, cached_tokens: int) -> None:
+        """Show a chunk; `cached_tokens` of the prompt were not computed for it."""
         if self._over:
             return
+        self.cached_tokens = cached_tokens
         if self.first_token_ms is None:
             self.first_token_ms = self._now_ms()
         self.output_tokens = chunk.first_index + len(chunk.token_ids)
         self._chunks.append(chunk)
         self._wake()
 
-    def end(self, finish: FinishReason, lane: Lane) -> Ended:
+    def end(self, finish: FinishReason, usage: Usage) -> None:
         """The last word; what was put before is still read first."""
         assert not self._over, "a generation ends once"
-        self.ended = Ended(finish, self.usage_so_far(), self.phases_so_far(), lane)
+        self.output_tokens = usage.output_tokens
+        self.ended = Ended(finish, usage, self.phases_so_far(), self.request.lane)
         self._over = True
         self._wake()
-        return self.ended
 
     def fail(self, error: MantleError) -> None:
-        """It is over for the worse; the reader gets the error after what was put before."""
+        """It is over for the worse; readers get the error after what was put before."""
         assert not self._over, "a generation ends once"
         self._error = error
         self._over = True
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _restate_stop(self, ended: Ended, output_tokens: int) -> None:
-        """The engine was done before the reader found the stop string in the last tokens."""
-        usage = Usage(ended.usage.input_tokens, ended.usage.cached_tokens, output_tokens)
-        self.output_tokens = output_tokens
-        self.ended = Ended(FinishReason.STOP_STRING, usage, ended.phases, ended.served_lane)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

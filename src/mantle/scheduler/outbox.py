@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from mantle.core.epoch import FIRST_EPOCH, Epoch
 from mantle.core.ids import ReplicaId, RequestId
+from mantle.core.tokens import Usage
 from mantle.engine.port import Admit, Cancel, Command, Forget, Park, Resume, SequenceSpec
 from mantle.pool.port import ReplicaPool
 from mantle.scheduler.generation import LiveGeneration
@@ -19,7 +20,8 @@ class Live:
     """A request between acceptance and its end.
 
     `sequence_id` is set while it is on a replica, `parked_on` while a replica may hold its KV:
-    the replica, and the sequence id it had there. `output` is what the journal has.
+    the replica, and the sequence id it had there. `output` is what was given to the journal, which
+    may be more than what it has committed and its reader has seen.
     """
 
     generation: LiveGeneration
@@ -27,6 +29,13 @@ class Live:
     sequence_id: int | None = None
     parked_on: tuple[ReplicaId, int] | None = None
     output: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        """What it has used, shown or not."""
+        prompt_tokens = len(self.generation.request.prompt_tokens)
+        return Usage(prompt_tokens, self.cached_tokens, len(self.output))
 
 
 class Outbox:
@@ -43,7 +52,7 @@ class Outbox:
         return self._request_of.get(sequence_id)
 
     def enter(self, live: Live, replica_id: ReplicaId, *, urgent: bool) -> None:
-        """Begin a new attempt; it goes on after what the request has already shown."""
+        """Begin a new attempt; it goes on after the output that was written down."""
         request = live.generation.request
         if live.sequence_id is not None:  # of an attempt that was lost
             self._request_of.pop(live.sequence_id, None)

@@ -49,7 +49,7 @@ class QueueView:
 
 
 class Generation(Protocol):
-    """One accepted request, as its reader sees it. Exactly one reader.
+    """One accepted request, as its reader sees it. One owner; others may read along.
 
     Iterating yields `TokenChunk`s and stops after the last one; `ended` is set from then on.
     Raises (once, from the iteration) `Dropped`, `AttemptFailed` or `JournalFault`: then the
@@ -63,6 +63,10 @@ class Generation(Protocol):
     ended: Ended | None
 
     def __aiter__(self) -> AsyncIterator[TokenChunk]: ...
+
+    def replay(self) -> AsyncIterator[TokenChunk]:
+        """Another pass, from the first token on, that goes on with what is still to come."""
+        ...
 
     def queue_view(self) -> QueueView | None: ...
 

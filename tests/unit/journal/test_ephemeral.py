@@ -24,17 +24,17 @@ def journal():
 
 def test_committed_is_called_for_good_records(journal):
     calls = []
-    journal.append([Tokens(REQUEST.id, Epoch(2), 0, [1])], lambda: calls.append(1))
+    journal.append([Tokens(REQUEST.id, Epoch(2), 0, [1], 1)], lambda: calls.append(1))
     assert calls == [1]
 
 
 def test_older_epoch_is_refused(journal):
     with pytest.raises(JournalFault):
-        journal.append([Tokens(REQUEST.id, Epoch(1), 0, [1])], lambda: None)
+        journal.append([Tokens(REQUEST.id, Epoch(1), 0, [1], 1)], lambda: None)
 
 
 def test_ended_request_takes_no_more_records(journal):
     journal.append([Finished(REQUEST.id, Outcome.COMPLETED, None, Usage())], lambda: None)
     assert journal.live_count() == 0
     with pytest.raises(JournalFault):
-        journal.append([Tokens(REQUEST.id, Epoch(2), 0, [1])], lambda: None)
+        journal.append([Tokens(REQUEST.id, Epoch(2), 0, [1], 1)], lambda: None)

@@ -8,8 +8,19 @@ from collections.abc import Callable, Sequence
 
 from mantle.core.epoch import FIRST_EPOCH, Epoch
 from mantle.core.errors import JournalFault
-from mantle.core.ids import RequestId
-from mantle.journal.record import Accepted, Dispatched, Finished, Parked, Record, Tokens
+from mantle.core.ids import RequestId, TenantId
+from mantle.journal.history import AskHistory
+from mantle.journal.port import Recovered
+from mantle.journal.record import (
+    Accepted,
+    Asked,
+    Dispatched,
+    Finished,
+    Parked,
+    Record,
+    Tokens,
+    Trimmed,
+)
 
 
 class EphemeralJournal:
@@ -23,6 +34,20 @@ class EphemeralJournal:
             self._admit(record)
         committed()
 
+    @property
+    def trouble(self) -> str:
+        return ""
+
+    async def recover(self) -> Recovered:
+        """Nothing: it has not been here before."""
+        return Recovered()
+
+    async def history(self, ask_id: str) -> AskHistory | None:
+        return None
+
+    async def find_key(self, tenant_id: TenantId, key_digest: str) -> str | None:
+        return None
+
     async def close(self) -> None:
         self._epochs.clear()
 
@@ -31,6 +56,8 @@ class EphemeralJournal:
         return len(self._epochs)
 
     def _admit(self, record: Record) -> None:
+        if isinstance(record, Asked | Trimmed):
+            return
         if isinstance(record, Accepted):
             self._epochs[record.request.id] = FIRST_EPOCH
             return
