@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mantle.core.epoch import Epoch
 from mantle.core.ids import RequestId, TenantId
 from mantle.journal.history import AskHistory, RequestHistory
 from mantle.journal.record import (
@@ -54,13 +55,13 @@ class Damage:
 class Recovered:
     """What a server finds when it starts.
 
-    `asks` have at least one request that is not over; `orphans` were accepted, but their ask was
-    not durable when the server died, so nobody was told of them; `damaged` are set aside: their
-    records stay for `mantle journal show`, and nothing runs them.
+    `asks` have at least one request that is not over; `orphans` (with their epochs) were accepted,
+    but their ask was not durable when the server died, so nobody was told of them; `damaged` are
+    set aside: their records stay for `mantle journal show`, and nothing runs them.
     """
 
     asks: tuple[AskHistory, ...] = ()
-    orphans: tuple[RequestId, ...] = ()
+    orphans: tuple[tuple[RequestId, Epoch], ...] = ()
     damaged: tuple[Damage, ...] = ()
 
 

@@ -6,37 +6,27 @@ refuses what a durable store would refuse: records of an older epoch and of ende
 
 from collections.abc import Callable, Sequence
 
-from mantle.core.epoch import FIRST_EPOCH, Epoch
-from mantle.core.errors import JournalFault
-from mantle.core.ids import RequestId, TenantId
+from mantle.core.ids import TenantId
+from mantle.journal.fence import Fence
 from mantle.journal.history import AskHistory
 from mantle.journal.port import Recovered
-from mantle.journal.record import (
-    Accepted,
-    Asked,
-    Dispatched,
-    Finished,
-    Parked,
-    Record,
-    Tokens,
-    Trimmed,
-)
+from mantle.journal.record import Record
 
 
 class EphemeralJournal:
-    """Implements `Journal` in memory; holds one epoch a live request."""
+    """Implements `Journal` in memory."""
 
     def __init__(self) -> None:
-        self._epochs: dict[RequestId, Epoch] = {}
-
-    def append(self, records: Sequence[Record], committed: Callable[[], None]) -> None:
-        for record in records:
-            self._admit(record)
-        committed()
+        self._fence = Fence()
 
     @property
     def trouble(self) -> str:
         return ""
+
+    def append(self, records: Sequence[Record], committed: Callable[[], None]) -> None:
+        for record in records:
+            self._fence.admit(record)
+        committed()
 
     async def recover(self) -> Recovered:
         """Nothing: it has not been here before."""
@@ -49,24 +39,8 @@ class EphemeralJournal:
         return None
 
     async def close(self) -> None:
-        self._epochs.clear()
+        self._fence = Fence()
 
     def live_count(self) -> int:
         """Requests accepted and not finished."""
-        return len(self._epochs)
-
-    def _admit(self, record: Record) -> None:
-        if isinstance(record, Asked | Trimmed):
-            return
-        if isinstance(record, Accepted):
-            self._epochs[record.request.id] = FIRST_EPOCH
-            return
-        current = self._epochs.get(record.request_id)
-        if current is None:
-            raise JournalFault("a record came for a request that is not live")
-        if isinstance(record, Dispatched | Tokens | Parked) and record.epoch < current:
-            raise JournalFault("a record came from an older epoch")
-        if isinstance(record, Dispatched):
-            self._epochs[record.request_id] = record.epoch
-        elif isinstance(record, Finished):
-            del self._epochs[record.request_id]
+        return len(self._fence)

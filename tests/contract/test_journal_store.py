@@ -1,0 +1,234 @@
+"""Does every store keep what it promised? One suite, each store."""
+
+import itertools
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from mantle.core.epoch import Epoch
+from mantle.core.ids import TenantId
+from mantle.journal.record import Parked
+from mantle.journal.store_port import StoreFenced, StoreFull
+from mantle.journal.stores.sqlite import FILE_NAME, SqliteStore
+from mantle.testing.requests import a_request
+from tests.unit.journal.records import ask_of, begun, finished, scored, tokens, whole
+
+
+class SqliteFamily:
+    """Stores over one folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.clock_s = 2_000.0
+
+    def open(self, **options):
+        return SqliteStore(self.folder, wall_s=lambda: self.clock_s, **options)
+
+    def kept(self):
+        """All bytes there are on the disk."""
+        return b"".join(path.read_bytes() for path in self.folder.iterdir())
+
+
+@pytest.fixture(params=[SqliteFamily])
+def family(request, tmp_path):
+    return request.param(tmp_path)
+
+
+@pytest.fixture
+def store(family):
+    opened = family.open()
+    yield opened
+    opened.close()
+
+
+def test_unfinished_ask_is_found_again_with_all_its_tokens(family, store):
+    request = a_request()
+    store.commit([*begun(request), ask_of(request)])
+    store.commit([scored(request, 0, 5, 6)])
+    store.commit([Parked(request.id, Epoch(1))])
+    store.close()
+    again = family.open()
+    (ask,) = again.recover().asks
+    (history,) = ask.requests
+    assert history.request == request
+    assert history.output == [5, 6]
+    assert [score.token_id for score in history.scores] == [5, 6]
+    assert history.finished is None
+    again.close()
+
+
+def test_finished_ask_is_not_run_again_but_can_be_read(family, store):
+    request, records = whole(token_ids=(4, 5))
+    store.commit(records)
+    assert store.recover().asks == ()
+    history = store.history("req_1")
+    assert history.is_over
+    assert history.requests[0].output == [4, 5]
+    assert history.requests[0].finished == finished(request, 2)
+
+
+def test_ask_with_one_branch_over_still_runs(store):
+    one, other = a_request(), a_request()
+    store.commit([*begun(one), *begun(other), ask_of(one, other), finished(one, 0)])
+    (ask,) = store.recover().asks
+    assert [r.finished is None for r in ask.requests] == [False, True]
+
+
+def test_request_without_its_ask_is_an_orphan(store):
+    request = a_request()
+    store.commit(begun(request, epoch=2))
+    assert store.recover().orphans == ((request.id, Epoch(2)),)
+    store.commit([finished(request, 0)])
+    assert store.recover().orphans == ()
+    store.forget(0)
+    assert store.verify() == []
+
+
+def test_nobody_knows_other_asks(store):
+    assert store.history("req_none") is None
+    assert store.find_key(TenantId("t"), "") is None
+
+
+def test_idempotency_key_finds_the_newest_ask_of_its_tenant(store):
+    for number in (1, 2):
+        _, records = whole(f"req_{number}", created_s=number, key_digest="k")
+        store.commit(records)
+    assert store.find_key(TenantId("t"), "k") == "req_2"
+    assert store.find_key(TenantId("other"), "k") is None
+
+
+def test_content_is_gone_once_its_time_is_over(family, store):
+    _, records = whole(token_ids=tuple(range(5_000, 5_040)))
+    store.commit(records)
+    needles = (bytes.fromhex("cd1388cd1389cd138a"), b'{"model":"fake"}')  # MessagePack's tokens
+    assert all(needle in family.kept() for needle in needles)
+    assert store.forget(2_000) == 0
+    assert store.forget(2_001) == 1
+    assert store.history("req_1") is None
+    assert list(store.summaries()) == []
+    assert store.compact(2_001).asks == 0
+    assert not any(needle in family.kept() for needle in needles)
+
+
+def test_running_asks_are_never_forgotten(store):
+    request = a_request()
+    store.commit([*begun(request), ask_of(request)])
+    assert store.forget(10**12) == 0
+    assert len(store.recover().asks) == 1
+
+
+def test_summaries_say_what_there_is(store):
+    store.commit(whole("req_1", created_s=5)[1])
+    request = a_request()
+    store.commit([*begun(request), ask_of(request, ask_id="req_2", created_s=6)])
+    newest, oldest = store.summaries()
+    assert (newest.id, newest.finished_s, newest.requests) == ("req_2", None, 1)
+    assert (oldest.id, oldest.finished_s) == ("req_1", 2_000)
+
+
+def test_older_owner_writes_nothing_more(family, store):
+    request = a_request()
+    store.commit([*begun(request), ask_of(request)])
+    younger = family.open()
+    with pytest.raises(StoreFenced):
+        store.commit([tokens(request, 0, 1)])
+    (ask,) = younger.recover().asks
+    assert ask.requests[0].output == []
+    younger.commit([tokens(request, 0, 9)])
+    assert younger.recover().asks[0].requests[0].output == [9]
+    younger.close()
+
+
+def test_full_store_writes_nothing_and_takes_the_same_commit_later(tmp_path):
+    store = SqliteStore(tmp_path, pages_max=24)
+    request = a_request()
+    store.commit([*begun(request), ask_of(request)])
+    large = [tokens(request, 0, *range(60_000))]
+    with pytest.raises(StoreFull):
+        store.commit(large)
+    assert store.history("req_1").requests[0].output == []
+    store._connection.execute("PRAGMA max_page_count = 4096")
+    store.commit(large)
+    assert len(store.history("req_1").requests[0].output) == 60_000
+    store.close()
+
+
+def test_damaged_record_sets_its_ask_aside_and_no_other(family, store):
+    one, other = a_request(), a_request()
+    store.commit([*begun(one), ask_of(one, ask_id="req_1"), tokens(one, 0, 1)])
+    store.commit([*begun(other), ask_of(other, ask_id="req_2"), tokens(other, 0, 2)])
+    store.close()
+    with sqlite3.connect(family.folder / FILE_NAME) as raw:
+        ((seq, blob),) = raw.execute(
+            "SELECT seq, blob FROM records WHERE owner = ? ORDER BY seq DESC LIMIT 1", (one.id,)
+        )
+        for at in range(len(blob)):
+            damaged = blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :]
+            raw.execute("UPDATE records SET blob = ? WHERE seq = ?", (damaged, seq))
+            raw.commit()
+            again = family.open()
+            found = again.recover()
+            assert [ask.asked.id for ask in found.asks] == ["req_2"]
+            assert [damage.id for damage in found.damaged] == ["req_1"]
+            again.close()
+    assert [damage.id for damage in family.open(read_only=True).verify()] == ["req_1"]
+
+
+def test_lost_token_record_is_noticed(family, store):
+    request = a_request()
+    store.commit([*begun(request), ask_of(request)])
+    for index in range(3):
+        store.commit([tokens(request, index, index)])
+    store.close()
+    with sqlite3.connect(family.folder / FILE_NAME) as raw:
+        raw.execute("DELETE FROM records WHERE seq = (SELECT max(seq) - 1 FROM records)")
+    again = family.open()
+    assert again.recover().asks == ()
+    assert len(again.recover().damaged) == 1
+    again.close()
+
+
+WRITES_FOREVER = """
+import itertools, sys
+from pathlib import Path
+from mantle.journal.stores.sqlite import SqliteStore
+from tests.unit.journal.records import ask_of, begun, tokens
+from mantle.testing.requests import a_request
+store = SqliteStore(Path(sys.argv[1]))
+request = a_request(max_output_tokens=1_000_000)
+store.commit([*begun(request), ask_of(request)])
+for index in itertools.count():
+    store.commit([tokens(request, index, index)])
+    print(index, flush=True)
+"""
+
+
+def killed_while_writing(folder):
+    """Kill -9 in the middle; the last index that was acknowledged, and what is kept."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITES_FOREVER, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    lines = list(itertools.islice(child.stdout, 50))
+    child.kill()
+    lines += child.stdout.readlines()
+    child.wait()
+    store = SqliteStore(folder)
+    (ask,) = store.recover().asks
+    store.close()
+    complete = [line for line in lines if line.endswith("\n")]
+    return int(complete[-1]), ask.requests[0].output
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path):
+    acknowledged, output = killed_while_writing(tmp_path)
+    assert output == list(range(len(output)))
+    assert len(output) >= acknowledged + 1
+
+
+def test_file_is_for_its_owner_only(family, store):
+    assert (family.folder / FILE_NAME).stat().st_mode & 0o077 == 0
