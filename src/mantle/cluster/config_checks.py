@@ -48,6 +48,8 @@ def _engine_problems(key: str, engine: EngineSettings) -> list[str]:
         problems.append(f"{key}.prefill_chunk_tokens: must be at least 1")
     if engine.kv_layout not in ("streams", "unified"):
         problems.append(f"{key}.kv_layout: must be streams or unified")
+    if engine.numerics not in ("fast", "exact"):
+        problems.append(f"{key}.numerics: must be fast or exact")
     return problems
 
 

@@ -25,6 +25,8 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `kv_layout`: `streams` gives each slot its own KV stream; `unified` shares one pool of cells.
     `parked_kv_mib`: memory for the KV of parked sequences, beside the model's own.
     `step_ms_target`: prefill is cut so that a step takes about so long (0: never cut).
+    `numerics`: `exact` makes logits independent of the batch and of a resume, at the price of
+    speed; it overrides `kv_layout` and `flash_attention`. `fast` does not.
     """
 
     slots: int = 16
@@ -37,6 +39,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix_reuse: bool = True
     parked_kv_mib: int = 1024
     step_ms_target: float = 120.0
+    numerics: str = "fast"
 
 
 class LoadSpec(msgspec.Struct, frozen=True):
@@ -49,7 +52,10 @@ class LoadSpec(msgspec.Struct, frozen=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True):
-    """Measured facts of a loaded replica: bytes, milliseconds, tokens."""
+    """Measured facts of a loaded replica: bytes, milliseconds, tokens.
+
+    `exact`: a resumed sequence continues as the undisturbed one would have, token for token.
+    """
 
     size_bytes: int
     load_ms: float
@@ -57,6 +63,7 @@ class LoadReport(msgspec.Struct, frozen=True):
     window_tokens: int  # most tokens (prompt + output) of one sequence
     kv_tokens: int  # tokens of all resident sequences together
     kv_bytes_per_token: int
+    exact: bool = False
 
 
 class SequenceSpec(msgspec.Struct, frozen=True, array_like=True):

@@ -43,31 +43,26 @@ def compose(
     prefill_tokens_max: int,
     urgent_only: bool,
     batch_tokens: int,
-    replays_singly: bool,
 ) -> list[Chunk]:
     """Chunks of the next decode, ordered by slot. `residents` come in order of service.
 
-    `urgent_only` leaves everything out but the prefill of urgent sequences. `replays_singly`:
-    output tokens that are replayed after a resume go one a step, as they were first computed.
+    `urgent_only` leaves everything out but the prefill of urgent sequences.
     """
     if urgent_only:
         residents = [one for one in residents if one.spec.urgent and not one.is_decoding]
-    chunks = [_chunk(one, 1) for one in residents if one.is_decoding]
+    chunks = [chunk_of(one, 1) for one in residents if one.is_decoding]
     room = min(batch_tokens - len(chunks), prefill_tokens_max)
     for one in residents:
         if one.slot is None or one.is_decoding:
             continue
         count = min(one.left, room)
-        if replays_singly and one.output_count:
-            prompt_left = one.prompt_count - one.computed
-            count = min(count, prompt_left if prompt_left > 0 else 1)
         if one.wants_prompt_logprobs:
             count = min(count, _LOGIT_ROWS_MAX)
         if count <= 0:
             continue
-        chunks.append(_chunk(one, count))
+        chunks.append(chunk_of(one, count))
         room -= count
-    return sorted(chunks, key=_slot_index)
+    return sorted(chunks, key=slot_index)
 
 
 def fill(context: LlamaContext, chunks: Sequence[Chunk]) -> int:
@@ -82,7 +77,7 @@ def fill(context: LlamaContext, chunks: Sequence[Chunk]) -> int:
         else:
             context.tokens[at:end] = known[chunk.start : chunk.start + chunk.count]
             context.positions[at:end] = np.arange(chunk.start, chunk.start + chunk.count)
-        context.slots[at:end] = _slot_index(chunk)
+        context.slots[at:end] = slot_index(chunk)
         context.wants_logits[at:end] = chunk.wants_all
         if chunk.wants_last:
             context.wants_logits[end - 1] = 1
@@ -90,13 +85,16 @@ def fill(context: LlamaContext, chunks: Sequence[Chunk]) -> int:
     return at
 
 
-def _chunk(resident: Resident, count: int) -> Chunk:
-    start = resident.computed
+def chunk_of(resident: Resident, count: int, *, start: int | None = None) -> Chunk:
+    """The next `count` tokens of a sequence, or those from `start` on."""
+    if start is None:
+        start = resident.computed
     wants_all = resident.wants_prompt_logprobs and start < resident.prompt_count
-    is_prefill = not resident.is_decoding
-    return Chunk(resident, start, count, count == resident.left, wants_all, is_prefill)
+    completes = start + count == len(resident.known)
+    return Chunk(resident, start, count, completes, wants_all, not resident.is_decoding)
 
 
-def _slot_index(chunk: Chunk) -> int:
+def slot_index(chunk: Chunk) -> int:
+    """Where the chunk's sequence lives; the order of a batch."""
     assert chunk.resident.slot is not None, "a sequence without a slot cannot be computed"
     return chunk.resident.slot.index

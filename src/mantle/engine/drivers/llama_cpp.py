@@ -1,10 +1,9 @@
 """How does llama.cpp serve many sequences at once? We compose every batch and choose every token.
 
 Invariant: one `llama_decode` a step carries one token of each decoding sequence and chunks of
-prefill; a slot's KV holds exactly the tokens its `Slot` says. Logits are `numerics: fast`: they may
-differ in the last bits with the batch around a sequence, the choice of tokens from them may not.
-Without flash attention and with `kv_layout: streams` replayed tokens go one a step, because there
-llama.cpp gives bit-identical logits whatever else is in the batch.
+prefill; a slot's KV holds exactly the tokens its `Slot` says. Under `numerics: fast` logits may
+differ in the last bits with the batch around a sequence; under `exact` a step is several decodes,
+composed as `llama_exact` says, and they may not.
 """
 
 import time
@@ -16,6 +15,12 @@ from numpy.typing import NDArray
 
 from mantle.core.errors import EngineFailed
 from mantle.engine.drivers.llama_batch import Chunk, compose, fill
+from mantle.engine.drivers.llama_exact import (
+    PREFILL_CHUNK_TOKENS,
+    compose_exact,
+    exact_settings,
+    is_exact,
+)
 from mantle.engine.drivers.llama_memory import kv_budget_bytes
 from mantle.engine.drivers.llama_native import (
     DECODE_INTERRUPTED,
@@ -59,17 +64,20 @@ class LlamaCppDriver:
         assert self._context is None, "one driver holds one model: close it first"
         started = time.monotonic()
         kv_bytes_max = kv_budget_bytes() if self._kv_bytes_max is None else self._kv_bytes_max
-        context = LlamaContext(spec.path, spec.settings, kv_bytes_max=kv_bytes_max)
+        self._is_exact = spec.settings.numerics == "exact"
+        settings = exact_settings(spec.settings) if self._is_exact else spec.settings
+        context = LlamaContext(spec.path, settings, kv_bytes_max=kv_bytes_max)
         self._context = context
-        self._settings = spec.settings
         self._plan, self._facts = context.plan, context.facts
         self._sampler = Sampler(self._facts.vocab_size)
         self._end_ids = frozenset(self._facts.end_ids.tolist())
         self._keeper = SlotKeeper(
-            context, reuses_prefix=spec.settings.prefix_reuse and self._facts.can_drop_tail
+            context,
+            reuses_prefix=settings.prefix_reuse and self._facts.can_drop_tail,
+            chunk_tokens=PREFILL_CHUNK_TOKENS if self._is_exact else None,
         )
-        self._replays_singly = self._plan.streams and not spec.settings.flash_attention
         context.warm_up()
+        continues_exactly = self._is_exact and self._facts.can_drop_tail and is_exact(context)
         return LoadReport(
             size_bytes=self._facts.size_bytes,
             load_ms=(time.monotonic() - started) * 1e3,
@@ -77,6 +85,7 @@ class LlamaCppDriver:
             window_tokens=self._plan.window_tokens,
             kv_tokens=self._plan.cells,
             kv_bytes_per_token=self._facts.kv_bytes_per_token,
+            exact=continues_exactly,
         )
 
     def admit(self, sequence: SequenceSpec) -> None:
@@ -163,14 +172,12 @@ class LlamaCppDriver:
         if self._plan.streams:
             self._keeper.close_gap(residents)
         try:
-            chunks, failures = self._decode(budget)
+            chunks, computed = (self._compute_exact if self._is_exact else self._compute)(budget)
         except _Interrupted as interrupted:
             step_ms = (time.monotonic() - started) * 1e3
             outputs += interrupted.failures
             return StepReport(outputs, step_ms=step_ms, interrupted=True)
-        outputs += failures
-        if chunks:
-            outputs += self._choose_tokens(chunks)
+        outputs += computed
         prefilled = sum(chunk.count for chunk in chunks if chunk.is_prefill)
         return StepReport(
             outputs=outputs,
@@ -194,6 +201,38 @@ class LlamaCppDriver:
         self._keeper.release(resident)
 
     # --- one decode -----------------------------------------------------------------------------
+    def _compute(self, budget: StepBudget) -> tuple[list[Chunk], list[SequenceOutput]]:
+        """One batch, and the tokens chosen after it."""
+        chunks, outputs = self._decode(budget)
+        return chunks, outputs + self._choose_tokens(chunks)
+
+    def _compute_exact(self, budget: StepBudget) -> tuple[list[Chunk], list[SequenceOutput]]:
+        """Batch after batch, each with its tokens; an interrupt ends the step where it is."""
+        assert self._context is not None, "load first"
+        done, outputs = list[Chunk](), list[SequenceOutput]()
+        batches = compose_exact(
+            sorted(self._residents.values(), key=_service_order),
+            prefill_tokens_max=budget.prefill_tokens_max,
+            urgent_only=budget.urgent_only,
+        )
+        for batch in batches:
+            if any(chunk.resident.spec.sequence_id not in self._residents for chunk in batch):
+                continue  # an earlier chunk of it failed
+            code = self._context.decode(fill(self._context, batch))
+            if code == DECODE_INTERRUPTED:
+                self._undo(batch)
+                if not done:
+                    raise _Interrupted(outputs)
+                break
+            if code != DECODE_OK:
+                outputs += [self._fail(chunk.resident, _STEP_FAILED) for chunk in batch]
+                continue
+            for chunk in batch:
+                _advance(chunk)
+            done += batch
+            outputs += self._choose_tokens(batch)
+        return done, outputs
+
     def _decode(self, budget: StepBudget) -> tuple[list[Chunk], list[SequenceOutput]]:
         """Compute one batch. What does not fit fails alone, newest first; the rest goes on."""
         context, failures = self._context, list[SequenceOutput]()
@@ -204,7 +243,6 @@ class LlamaCppDriver:
                 prefill_tokens_max=budget.prefill_tokens_max,
                 urgent_only=budget.urgent_only,
                 batch_tokens=context.batch_tokens,
-                replays_singly=self._replays_singly,
             )
             if not chunks:
                 return [], failures

@@ -21,11 +21,15 @@ from mantle.engine.drivers.prefix_cache import (
 class SlotKeeper:
     """The slots of one context. Decisions are `prefix_cache`'s; this carries them out."""
 
-    def __init__(self, context: LlamaContext, *, reuses_prefix: bool) -> None:
+    def __init__(
+        self, context: LlamaContext, *, reuses_prefix: bool, chunk_tokens: int | None = None
+    ) -> None:
+        """With `chunk_tokens`, only whole chunks of prompts that were so prefilled are reused."""
         self._context = context
         self._plan = context.plan
         self._slots = [Slot(index) for index in range(context.plan.slots)]
         self._reuses_prefix = reuses_prefix
+        self._chunk_tokens = chunk_tokens
         self._clock = 0  # counts steps: the order of use of slots
 
     def tick(self) -> None:
@@ -49,9 +53,18 @@ class SlotKeeper:
             self._place(resident, may_reuse=may_reuse)
 
     def _place(self, resident: Resident, *, may_reuse: bool) -> None:
-        wanted = resident.known if may_reuse and resident.parked_kv is None else ()
-        placement = place(self._slots, wanted, copy_is_free=not self._plan.streams)
+        wanted: Sequence[int] = ()
+        if may_reuse and resident.parked_kv is None:
+            wanted = resident.known if self._chunk_tokens is None else resident.spec.prompt_tokens
+        placement = place(
+            self._slots,
+            wanted,
+            copy_is_free=not self._plan.streams,
+            multiple_of=self._chunk_tokens or 1,
+        )
         slot = placement.slot
+        if self._chunk_tokens is not None:
+            slot.reusable_max = resident.prompt_count - resident.prompt_count % self._chunk_tokens
         slot.is_busy, resident.slot = True, slot
         if resident.parked_kv is not None and self._restore(resident, slot):
             return
@@ -103,6 +116,8 @@ class SlotKeeper:
         if self._context.swap(source.index, target.index):
             source.tokens, target.tokens = target.tokens, source.tokens
             source.idle_since, target.idle_since = target.idle_since, source.idle_since
+            reusable = (target.reusable_max, source.reusable_max)
+            source.reusable_max, target.reusable_max = reusable
             source.is_busy, target.is_busy, resident.slot = False, True, target
 
     def empty(self, slot: Slot) -> None:

@@ -21,12 +21,16 @@ MOVED_TOKENS_PER_STEP_MAX: Final = 32
 
 @dataclass(slots=True, repr=False)
 class Slot:
-    """One llama.cpp sequence id: what its KV holds, and whether a sequence lives in it."""
+    """One llama.cpp sequence id: what its KV holds, and whether a sequence lives in it.
+
+    `reusable_max`: how many of its leading tokens another sequence may reuse (None: all).
+    """
 
     index: int
     tokens: list[int] = field(default_factory=list)
     is_busy: bool = False
     idle_since: int = 0
+    reusable_max: int | None = None
 
     def __repr__(self) -> str:
         return f"Slot({self.index}, {len(self.tokens)} tokens, busy={self.is_busy})"
@@ -49,15 +53,22 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     return min(len(left), len(right))
 
 
-def place(slots: Sequence[Slot], tokens: Sequence[int], *, copy_is_free: bool) -> Placement:
+def place(
+    slots: Sequence[Slot],
+    tokens: Sequence[int],
+    *,
+    copy_is_free: bool,
+    multiple_of: int = 1,
+) -> Placement:
     """Where a sequence that knows `tokens` goes. There must be an idle slot.
 
-    At least the last known token is left to compute. 1. An idle slot whose memory is mostly this
+    At least the last known token is left to compute, and only a multiple of `multiple_of` tokens
+    is reused. 1. An idle slot whose memory is mostly this
     prefix is taken as it is. 2. Else the slot with the longest prefix is copied, if that pays.
     3. Else the prefix in the chosen idle slot, if any, is used.
     """
     usable = tokens[:-1]
-    shared = {slot.index: common_prefix(slot.tokens, usable) for slot in slots}
+    shared = {slot.index: _shared(slot, usable, multiple_of) for slot in slots}
     idle = [slot for slot in slots if not slot.is_busy]
     assert idle, "admitted more sequences than there are slots"
     own = max(idle, key=lambda slot: (shared[slot.index], -_added_runs(slots, slot)))
@@ -109,6 +120,14 @@ def closing_move(slots: Sequence[Slot]) -> tuple[Slot, Slot] | None:
     beside = (largest[0].index - 1, largest[-1].index + 1)
     idle = [slots[at] for at in beside if 0 <= at < len(slots)]
     return smallest[-1], min(idle, key=lambda slot: len(slot.tokens))
+
+
+def _shared(slot: Slot, usable: Sequence[int], multiple_of: int) -> int:
+    """How many tokens of `slot` can be used as they are."""
+    shared = common_prefix(slot.tokens, usable)
+    if slot.reusable_max is not None:
+        shared = min(shared, slot.reusable_max)
+    return shared - shared % multiple_of
 
 
 def _value(slot: Slot) -> tuple[bool, int]:

@@ -100,6 +100,7 @@ class ScriptedDriver:
             window_tokens=self._window_tokens,
             kv_tokens=self._slots * self._window_tokens,
             kv_bytes_per_token=script.kv_bytes_per_token,
+            exact=True,
         )
 
     def close(self) -> None:
