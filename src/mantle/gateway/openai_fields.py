@@ -182,7 +182,10 @@ def keepalive(view: QueueView | None) -> bytes:
     """A comment that says whether the request still waits."""
     if view is None:
         return sse.comment("working")
-    return sse.comment(f"queued position={view.position} waited_ms={view.waited_ms:.0f}")
+    words = f"queued position={view.position} waited_ms={view.waited_ms:.0f}"
+    if view.estimated_wait_ms is not None:
+        words += f" estimated_wait_ms={view.estimated_wait_ms:.0f}"
+    return sse.comment(words)
 
 
 def failure(error: Exception, request_id: str) -> bytes:

@@ -240,7 +240,12 @@ def _deadline_ms(turn: Turn) -> float | None:
 
 def _queue_headers(answer: Answer) -> list[Header]:
     view = answer.queue_view()
-    return [] if view is None else [(b"x-mantle-queue-position", b"%d" % view.position)]
+    if view is None:
+        return []
+    headers = [(b"x-mantle-queue-position", b"%d" % view.position)]
+    if view.estimated_wait_ms is not None:
+        headers.append((b"x-mantle-estimated-wait-ms", b"%.0f" % view.estimated_wait_ms))
+    return headers
 
 
 def _phase_headers(

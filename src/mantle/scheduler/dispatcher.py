@@ -350,8 +350,12 @@ class Dispatcher:
         waiting = self._scheduler.queues.find(generation.request.id)
         if waiting is None:
             return None
-        position = self._scheduler.queues.position(generation.request.id)
-        return QueueView(position, self._clock.now_ms() - waiting.queued_ms)
+        request_id, now_ms = generation.request.id, self._clock.now_ms()
+        return QueueView(
+            self._scheduler.queues.position(request_id),
+            now_ms - waiting.queued_ms,
+            self._scheduler.estimated_wait_ms(request_id, now_ms),
+        )
 
 
 def _nothing() -> None:

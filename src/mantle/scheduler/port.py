@@ -42,10 +42,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """Where a waiting request stands (advisory): requests before it in its own queue."""
+    """Where a waiting request stands (advisory): requests before it in its own queue.
+
+    `estimated_wait_ms` is what it will still wait; None while no pace was measured.
+    """
 
     position: int
     waited_ms: float
+    estimated_wait_ms: float | None = None
 
 
 class Generation(Protocol):

@@ -31,8 +31,8 @@ from mantle.scheduler.lane_order import DEFAULT_FLOORS
 from mantle.scheduler.preemption import Parking, ParkingRules
 from mantle.scheduler.queues import BoundOf, QueueBounds, Queues, Waiting, no_own_bound
 from mantle.scheduler.running import Residents, Running
-from mantle.scheduler.service_rate import ServiceRate
 from mantle.scheduler.steady import SteadyTraffic
+from mantle.scheduler.wait_estimate import OnWaitError, WaitEstimate, unjudged
 
 
 def default_bounds() -> dict[Lane, QueueBounds]:
@@ -70,6 +70,7 @@ class Scheduler:
         weight_of: Callable[[TenantId], float] = equal_weights,
         fairness_of: Callable[[Lane], Fairness] | None = None,
         bound_of: BoundOf = no_own_bound,
+        on_wait_error: OnWaitError = unjudged,
     ) -> None:
         rules = rules or SchedulerRules()
         self._cost = rules.cost
@@ -88,15 +89,16 @@ class Scheduler:
         self._leaving: dict[RequestId, Running] = {}  # parked, the engine has not let go yet
         self._steady = SteadyTraffic()
         self._estimate = OutputEstimate()
-        self._rate = ServiceRate()
+        self._waits = WaitEstimate(on_error=on_wait_error)
         self._arrivals = 0
 
     # --- events about requests ------------------------------------------------------------------
     def submit(self, requests: list[Request], now_ms: float) -> list[Effect]:
         """Queue all branches of one ask, or none. Raises `QueueFull`: nothing was queued."""
         first = requests[0]
-        retry_after_ms = self._rate.expected_wait_ms(first.tenant_id, len(requests))
-        self.queues.check_room(requests, retry_after_ms=retry_after_ms)
+        self.queues.check_room(
+            requests, retry_after_ms=self._waits.retry_after_ms(requests, now_ms)
+        )
         for request in requests:
             self._arrivals += 1
             expires_ms = self.queues.expires_ms(request, now_ms)
@@ -105,7 +107,11 @@ class Scheduler:
             waiting.cost += self._cost.of_output(self._expected_output(waiting))
             self._steady.arrived(request.tenant_id, request.model_id, now_ms)
             self._enqueue(waiting, now_ms)
-        return self._fill(first.model_id, now_ms)
+        effects = self._fill(first.model_id, now_ms)
+        for request in requests:
+            if request.id in self.queues:
+                self._waits.queued(request, now_ms)
+        return effects
 
     def cancel(self, request_id: RequestId, now_ms: float) -> list[Effect]:
         """The client is gone, or has enough: a waiting request leaves, a running one gives way.
@@ -157,7 +163,6 @@ class Scheduler:
         self._let_go(running, now_ms)
         produced_tokens = running.waiting.resume_from + running.produced_tokens
         self._estimate.learn(running.request.tenant_id, produced_tokens)
-        self._rate.served(running.request.tenant_id, now_ms)
         return self._fill(running.request.model_id, now_ms)
 
     def parked(self, request_id: RequestId, now_ms: float) -> list[Effect]:
@@ -243,9 +248,14 @@ class Scheduler:
             for waiting in self.queues.of_model(model_id)
         ]
 
-    def expected_wait_ms(self, tenant_id: TenantId, requests: int) -> float:
-        """A rough guess, from how fast this tenant was served lately."""
-        return self._rate.expected_wait_ms(tenant_id, requests)
+    def estimated_wait_ms(self, request_id: RequestId, now_ms: float) -> float | None:
+        """How long the request will still wait; None: it does not, or no pace is known (O(n))."""
+        waiting = self.queues.find(request_id)
+        if waiting is None:
+            return None
+        position = self.queues.position(request_id)
+        queued_ms = max(waiting.queued_ms, waiting.parked_ms)
+        return self._waits.wait_ms(waiting.request, position, queued_ms=queued_ms, now_ms=now_ms)
 
     # --- inside ---------------------------------------------------------------------------------
     def _fill(self, model_id: ModelId, now_ms: float) -> list[Effect]:
@@ -324,6 +334,8 @@ class Scheduler:
         by_floor = self.accounts.turns_of(request.model_id).lane_order.is_ahead_of_turn(
             request.lane, self.queues.lanes_waiting(request.model_id)
         )
+        queued_ms = max(waiting.queued_ms, waiting.parked_ms)
+        self._waits.dispatched(request, queued_ms=queued_ms, now_ms=now_ms)
         self._dequeue(request.id, now_ms)
         expected = self._expected_output(waiting)
         running = Running(
@@ -364,6 +376,7 @@ class Scheduler:
     def _dequeue(self, request_id: RequestId, now_ms: float) -> Waiting:
         waiting, is_empty = self.queues.remove(request_id)
         request = waiting.request
+        self._waits.left(request)
         if is_empty:
             turns = self.accounts.turns_of(request.model_id)
             turns.drained(request.lane, request.tenant_id, now_ms)
