@@ -29,7 +29,7 @@ from mantle.core.ids import TenantId
 from mantle.core.lane import Lane
 from mantle.scheduler.lane_order import DEFAULT_FLOORS
 from mantle.scheduler.queues import QueueBounds
-from mantle.scheduler.scheduler import SchedulerRules, default_bounds
+from mantle.scheduler.rules import SchedulerRules, default_bounds
 from mantle.testing.sim_cluster.arrival import Arrival, sped_up
 from mantle.testing.sim_cluster.replay import Pool, Replay, replay
 from mantle.testing.sim_cluster.report import report_of

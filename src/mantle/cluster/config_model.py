@@ -10,7 +10,7 @@ from mantle.gateway.parts import GatewaySettings
 from mantle.pool.placement import PlacementRules
 from mantle.scheduler.lane_order import DEFAULT_FLOORS
 from mantle.scheduler.queues import QueueBounds
-from mantle.scheduler.scheduler import default_bounds
+from mantle.scheduler.rules import default_bounds
 
 REQUESTABLE_LANES = (Lane.PRIORITY, Lane.STANDARD, Lane.FLEX)
 

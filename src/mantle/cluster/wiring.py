@@ -32,7 +32,8 @@ from mantle.pool.port import CataloguePort
 from mantle.pool.supervisor import Supervisor
 from mantle.scheduler.cost import CostWeights
 from mantle.scheduler.dispatcher import Dispatcher
-from mantle.scheduler.scheduler import Scheduler, SchedulerRules
+from mantle.scheduler.rules import SchedulerRules
+from mantle.scheduler.scheduler import Scheduler
 
 TEXT_THREADS = 4
 """Threads that tokenise; the work is CPU-bound and mostly outside the interpreter lock."""

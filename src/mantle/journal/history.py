@@ -33,6 +33,7 @@ class RequestHistory:
     """
 
     request: Request
+    prompt_count: int = 0
     epoch: Epoch = FIRST_EPOCH
     was_dispatched: bool = False
     output: list[int] = field(default_factory=list)
@@ -65,7 +66,8 @@ def request_history(records: Iterable[Record]) -> RequestHistory:
         if isinstance(record, Accepted):
             if history is not None:
                 raise JournalFault("a request was accepted twice")
-            history = RequestHistory(record.request)
+            prompt_count = record.prompt_count or len(record.request.prompt_tokens)
+            history = RequestHistory(record.request, prompt_count)
         elif history is None:
             raise JournalFault("a request has records but was never accepted")
         else:

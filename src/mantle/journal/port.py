@@ -23,6 +23,7 @@ from mantle.journal.record import (
     Tokens,
     Trimmed,
 )
+from mantle.journal.retention import redacted
 
 __all__ = [
     "Accepted",
@@ -40,6 +41,7 @@ __all__ = [
     "RequestHistory",
     "Tokens",
     "Trimmed",
+    "redacted",
 ]
 
 
@@ -73,6 +75,11 @@ class Journal(Protocol):
         """Why nothing can be written just now ("" when it can), fit for clients: then new
         requests are refused, and running ones pause until it is over.
         """
+        ...
+
+    @property
+    def has_failed(self) -> bool:
+        """Nothing is written or acknowledged any more; the server must stop."""
         ...
 
     def append(self, records: Sequence[Record], committed: Callable[[], None]) -> None:

@@ -33,7 +33,8 @@ class Asked(msgspec.Struct, frozen=True, tag="asked.1"):
 
     `id` is the `x-request-id`. `body` is the client's own body (empty when nothing may be kept);
     `key_digest` that of tenant and `Idempotency-Key` (empty: none was given) and `body_digest`
-    that of the body, to tell a repeat from a mistake. `created_s` is in Unix seconds.
+    that of the body, to tell a repeat from a mistake. `created_s` is in Unix seconds. `streams`:
+    the client saw `id` before the end, so it can ask for the rest.
     """
 
     id: str
@@ -45,15 +46,20 @@ class Asked(msgspec.Struct, frozen=True, tag="asked.1"):
     pins: Pins = Pins()
     key_digest: str = ""
     body_digest: str = ""
+    streams: bool = True
 
     def __repr__(self) -> str:
         return f"Asked({self.id}, {self.route}, {len(self.body)} bytes)"
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted.1"):
-    """A request is in its queue. It is lost no more once its `Asked` is durable."""
+    """A request is in its queue. It is lost no more once its `Asked` is durable.
+
+    `prompt_count` is set when the prompt itself is not kept.
+    """
 
     request: Request
+    prompt_count: int = 0
 
 
 class Dispatched(msgspec.Struct, frozen=True, tag="dispatched.1"):

@@ -48,6 +48,9 @@ class _Batch:
     records: list[Record] = field(default_factory=list)
     callbacks: list[Callable[[], None]] = field(default_factory=list)
 
+    def __bool__(self) -> bool:
+        return bool(self.records or self.callbacks)
+
 
 class DurableJournal:
     """Implements `Journal` over a store. `start` binds it to the running event loop.
@@ -75,6 +78,8 @@ class DurableJournal:
         self._failed = False
         self._closing = False
         self._gathered = _Batch()
+        self._is_committing = False
+        self._awaiting: set[asyncio.Future[None]] = set()
         self._wake = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._write_forever, name="journal", daemon=True)
@@ -83,6 +88,10 @@ class DurableJournal:
     @property
     def trouble(self) -> str:
         return self._trouble
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failed
 
     async def recover(self) -> Recovered:
         """See `Journal.recover`; the writer starts here."""
@@ -113,11 +122,13 @@ class DurableJournal:
             committed()
 
     async def history(self, ask_id: str) -> AskHistory | None:
-        """See `Journal.history`."""
+        """See `Journal.history`; what was appended before is in it."""
+        await self._written()
         return await asyncio.to_thread(self._store.history, ask_id)
 
     async def find_key(self, tenant_id: TenantId, key_digest: str) -> str | None:
         """See `Journal.find_key`."""
+        await self._written()
         return await asyncio.to_thread(self._store.find_key, tenant_id, key_digest)
 
     async def close(self) -> None:
@@ -127,7 +138,23 @@ class DurableJournal:
             self._wake.notify()
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
+        self._release()
         self._store.close()
+
+    async def _written(self) -> None:
+        """Return when all that was appended so far is committed (or will never be)."""
+        assert self._loop is not None, "recover comes first"
+        written = self._loop.create_future()
+        with self._wake:
+            if self._failed or not (self._gathered or self._is_committing):
+                return
+            self._gathered.callbacks.append(lambda: _resolve(written))
+            self._wake.notify()
+        self._awaiting.add(written)
+        try:
+            await written
+        finally:
+            self._awaiting.discard(written)
 
     def _acknowledge(self, callbacks: list[Callable[[], None]]) -> None:
         self._trouble = ""
@@ -146,7 +173,13 @@ class DurableJournal:
     def _fail(self, reason: str) -> None:
         self._failed, self._trouble = True, reason
         log.critical("journal: %s; nothing is acknowledged any more", reason)
+        self._release()
         self._on_failed(reason)
+
+    def _release(self) -> None:
+        """Nothing more is committed: let nobody wait for it."""
+        for written in self._awaiting:
+            _resolve(written)
 
     # --- on the writer's thread -----------------------------------------------------------------
     def _write_forever(self) -> None:
@@ -155,7 +188,7 @@ class DurableJournal:
                 batch = self._next_batch()
                 if batch is None:
                     return
-                if batch.records:
+                if batch:
                     self._commit(batch)
                 else:
                     self._store.forget(int(self._wall_s() - self._keep_s))
@@ -168,20 +201,23 @@ class DurableJournal:
     def _next_batch(self) -> _Batch | None:
         """All that has gathered; an empty batch when nothing came for a while; None: closed."""
         with self._wake:
-            if not self._gathered.records and not self._closing:
+            self._is_committing = False
+            if not self._gathered and not self._closing:
                 self._wake.wait(FORGET_EVERY_S)
             if self._policy is Policy.RELAXED and self._gathered.records and not self._closing:
                 self._wake.wait_for(lambda: self._closing, RELAXED_GATHER_S)
-            if self._closing and not self._gathered.records:
+            if self._closing and not self._gathered:
                 return None
             batch, self._gathered = self._gathered, _Batch()
+            self._is_committing = bool(batch)
             return batch
 
     def _commit(self, batch: _Batch) -> None:
         crash_point("before_commit")
         while True:
             try:
-                self._store.commit(batch.records)
+                if batch.records:
+                    self._store.commit(batch.records)
             except StoreFull as full:
                 self._tell(self._is_full, full.message)
                 with self._wake:
@@ -197,3 +233,8 @@ class DurableJournal:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(what, word)
+
+
+def _resolve(written: "asyncio.Future[None]") -> None:
+    if not written.done():
+        written.set_result(None)

@@ -11,10 +11,9 @@ Events come as method calls with the time; each returns the effects that the dis
 perform in order. The caller owns what a `Rejected` was raised for; everything else is ours.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 
-from mantle.core.epoch import next_epoch
+from mantle.core.epoch import FIRST_EPOCH, Epoch, next_epoch
 from mantle.core.ids import ModelId, ReplicaId, RequestId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.limits import ATTEMPTS_MAX
@@ -22,42 +21,17 @@ from mantle.core.request import Attempt, Request
 from mantle.core.tokens import TokenCursor
 from mantle.scheduler.accounts import Accounts
 from mantle.scheduler.capacity import ReplicaCapacity
-from mantle.scheduler.cost import CostWeights, OutputEstimate
+from mantle.scheduler.cost import OutputEstimate
 from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose, Park
 from mantle.scheduler.fairness.port import Fairness
 from mantle.scheduler.fairness.virtual_counter import VirtualTokenCounter
 from mantle.scheduler.holdings import Holdings
-from mantle.scheduler.lane_order import DEFAULT_FLOORS
-from mantle.scheduler.preemption import Parking, ParkingRules
-from mantle.scheduler.queues import BoundOf, QueueBounds, Queues, Waiting, no_own_bound
+from mantle.scheduler.preemption import Parking
+from mantle.scheduler.queues import BoundOf, Queues, Waiting, no_own_bound
+from mantle.scheduler.rules import SchedulerRules, equal_weights
 from mantle.scheduler.running import Residents, Running
 from mantle.scheduler.steady import SteadyTraffic
 from mantle.scheduler.wait_estimate import OnWaitError, WaitEstimate, unjudged
-
-
-def default_bounds() -> dict[Lane, QueueBounds]:
-    """Longest waits: a minute in Priority, five in Standard, an hour in Flex."""
-    return {
-        Lane.RESERVED: QueueBounds(wait_s_max=60.0),
-        Lane.PRIORITY: QueueBounds(wait_s_max=60.0),
-        Lane.STANDARD: QueueBounds(wait_s_max=300.0),
-        Lane.FLEX: QueueBounds(wait_s_max=3_600.0),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerRules:
-    """What the operator decides about scheduling."""
-
-    bounds: Mapping[Lane, QueueBounds] = field(default_factory=default_bounds)
-    floors: Mapping[Lane, float] = field(default_factory=lambda: dict(DEFAULT_FLOORS))
-    cost: CostWeights = field(default_factory=CostWeights)
-    parking: ParkingRules = field(default_factory=ParkingRules)
-
-
-def equal_weights(_: TenantId) -> float:
-    """Every tenant weighs the same."""
-    return 1.0
 
 
 class Scheduler:
@@ -100,18 +74,31 @@ class Scheduler:
             requests, retry_after_ms=self._waits.retry_after_ms(requests, now_ms)
         )
         for request in requests:
-            self._arrivals += 1
-            expires_ms = self.queues.expires_ms(request, now_ms)
-            waiting = Waiting(request, self._arrivals, now_ms, expires_ms, cost=0.0)
+            waiting = self._arrived(request, now_ms)
             waiting.cost = self._cost.of_input(len(request.prompt_tokens))
             waiting.cost += self._cost.of_output(self._expected_output(waiting))
-            self._steady.arrived(request.tenant_id, request.model_id, now_ms)
             self._enqueue(waiting, now_ms)
         effects = self._fill(first.model_id, now_ms)
         for request in requests:
             if request.id in self.queues:
                 self._waits.queued(request, now_ms)
         return effects
+
+    def restore(
+        self, request: Request, epoch: Epoch, resume_from: int, now_ms: float
+    ) -> list[Effect]:
+        """A request of an earlier server waits again, whatever the bounds: it was let in there.
+
+        After the first epoch it has run, so its prompt is paid for.
+        """
+        waiting = self._arrived(request, now_ms)
+        waiting.epoch, waiting.resume_from, waiting.parked_ms = epoch, resume_from, now_ms
+        waiting.parks = int(epoch > FIRST_EPOCH)
+        if not waiting.has_run:
+            waiting.cost = self._cost.of_input(len(request.prompt_tokens))
+        waiting.cost += self._cost.of_output(self._expected_output(waiting))
+        self._enqueue(waiting, now_ms)
+        return self._fill(request.model_id, now_ms)
 
     def cancel(self, request_id: RequestId, now_ms: float) -> list[Effect]:
         """The client is gone, or has enough: a waiting request leaves, a running one gives way.
@@ -356,6 +343,12 @@ class Scheduler:
         cost = self._cost.of_input(input_tokens) + self._cost.of_output(expected)
         self.accounts.charge(running, cost, now_ms)
         return Dispatch(request.id, replica.replica_id, waiting.epoch, waiting.resume_from, urgent)
+
+    def _arrived(self, request: Request, now_ms: float) -> Waiting:
+        self._arrivals += 1
+        self._steady.arrived(request.tenant_id, request.model_id, now_ms)
+        expires_ms = self.queues.expires_ms(request, now_ms)
+        return Waiting(request, self._arrivals, now_ms, expires_ms, cost=0.0)
 
     def _let_go(self, running: Running, now_ms: float) -> None:
         """The slot is free: take back what was estimated but not produced, and learn from it."""

@@ -11,7 +11,7 @@ from mantle.core.ids import RequestId
 from mantle.core.outcome import FinishReason, Outcome
 from mantle.core.tokens import Usage
 from mantle.engine.port import SequenceOutput
-from mantle.journal.port import Finished, Record, Tokens
+from mantle.journal.port import Finished, Record, Tokens, redacted
 from mantle.scheduler.chunks import chunk_of
 from mantle.scheduler.generation import LiveGeneration
 from mantle.scheduler.outbox import Live
@@ -33,7 +33,9 @@ class Step:
         """New tokens of a sequence; the live request has them already."""
         chunk = chunk_of(output)
         generation, cached_tokens = live.generation, live.cached_tokens
-        self.records.append(_tokens(live, chunk))
+        record = _tokens(live, chunk)
+        keeps_content = generation.request.keeps_content
+        self.records.append(record if keeps_content else redacted(record))
         self._deliveries.append(lambda: generation.put(chunk, cached_tokens))
 
     def completed(self, live: Live, finish: FinishReason) -> None:

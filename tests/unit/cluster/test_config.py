@@ -11,7 +11,7 @@ from mantle.cluster.config_model import Config
 from mantle.core.ids import ModelId
 from mantle.core.lane import Lane
 from mantle.core.tenant import Quota, Reservation
-from mantle.scheduler.scheduler import default_bounds
+from mantle.scheduler.rules import default_bounds
 
 EXAMPLE = Path(__file__).parents[3] / "mantle.example.yaml"
 

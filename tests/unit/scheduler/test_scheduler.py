@@ -9,7 +9,8 @@ from mantle.core.lane import Lane
 from mantle.core.limits import ATTEMPTS_MAX
 from mantle.scheduler.effects import Abort, Dispatch, Expire, Lose, Park
 from mantle.scheduler.queues import QueueBounds
-from mantle.scheduler.scheduler import Scheduler, SchedulerRules, default_bounds
+from mantle.scheduler.rules import SchedulerRules, default_bounds
+from mantle.scheduler.scheduler import Scheduler
 from mantle.testing.requests import M, N, a_replica, a_request
 from tests.unit.scheduler.runs import ready, run_order
 

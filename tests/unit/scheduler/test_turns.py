@@ -2,7 +2,8 @@
 
 from mantle.core.lane import Lane
 from mantle.scheduler.queues import QueueBounds
-from mantle.scheduler.scheduler import Scheduler, SchedulerRules, default_bounds
+from mantle.scheduler.rules import SchedulerRules, default_bounds
+from mantle.scheduler.scheduler import Scheduler
 from mantle.testing.requests import M, N, a_replica, a_request
 from tests.unit.scheduler.runs import ready, run_order
 

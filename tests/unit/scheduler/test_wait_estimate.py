@@ -5,7 +5,8 @@ import pytest
 from mantle.core.errors import QueueFull
 from mantle.core.lane import Lane
 from mantle.scheduler.queues import QueueBounds
-from mantle.scheduler.scheduler import Scheduler, SchedulerRules
+from mantle.scheduler.rules import SchedulerRules
+from mantle.scheduler.scheduler import Scheduler
 from mantle.scheduler.wait_estimate import WaitEstimate
 from mantle.testing.requests import N, a_replica, a_request
 

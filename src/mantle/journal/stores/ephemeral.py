@@ -23,6 +23,10 @@ class EphemeralJournal:
     def trouble(self) -> str:
         return ""
 
+    @property
+    def has_failed(self) -> bool:
+        return False
+
     def append(self, records: Sequence[Record], committed: Callable[[], None]) -> None:
         for record in records:
             self._fence.admit(record)

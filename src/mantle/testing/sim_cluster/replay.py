@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from mantle.core.ids import ModelId, ReplicaId, TenantId, WorkerId
 from mantle.core.lane import Lane
-from mantle.scheduler.scheduler import Scheduler, SchedulerRules
+from mantle.scheduler.rules import SchedulerRules
+from mantle.scheduler.scheduler import Scheduler
 from mantle.testing.sim_cluster.arrival import Arrival
 from mantle.testing.sim_cluster.cluster import PaperModel, SimCluster
 from mantle.testing.sim_cluster.cost_model import CostModel

@@ -9,7 +9,7 @@ from mantle.core.lane import Lane
 from mantle.pool.placement import PlacementRules
 from mantle.scheduler.preemption import ParkingRules
 from mantle.scheduler.queues import QueueBounds
-from mantle.scheduler.scheduler import SchedulerRules
+from mantle.scheduler.rules import SchedulerRules
 from mantle.testing.sim_cluster.cluster import PaperModel
 from mantle.testing.sim_cluster.cost_model import CostModel
 from mantle.testing.sim_cluster.mishaps import Mishap, random_mishaps
