@@ -54,6 +54,10 @@ class MeteredGeneration:
         """As the inner one; reading along costs nothing."""
         return self._inner.replay()
 
+    @property
+    def resumed_inexactly(self) -> bool:
+        return self._inner.resumed_inexactly
+
     def queue_view(self) -> QueueView | None:
         return self._inner.queue_view()
 

@@ -10,13 +10,14 @@ from mantle.core.ids import ModelId, ReplicaId, RequestId
 
 @dataclass(slots=True)
 class ReplicaCapacity:
-    """What one ready replica can hold."""
+    """What one ready replica can hold. `exact`: what it resumes goes on as if undisturbed."""
 
     replica_id: ReplicaId
     model_id: ModelId
     slots: int
     kv_tokens: int
     window_tokens: int
+    exact: bool = False
     running: set[RequestId] = field(default_factory=set)
     kv_tokens_taken: int = 0
     draining: bool = False

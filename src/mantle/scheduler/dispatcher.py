@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from mantle.core.clock import Clock
-from mantle.core.epoch import FIRST_EPOCH
+from mantle.core.epoch import FIRST_EPOCH, next_epoch
 from mantle.core.errors import (
     DeadlineExceeded,
     EngineFailed,
@@ -21,7 +21,6 @@ from mantle.core.errors import (
     MantleError,
     ReplicaLost,
     Unavailable,
-    WaitExceeded,
 )
 from mantle.core.ids import ModelId, ReplicaId, RequestId
 from mantle.core.lane import Lane
@@ -35,7 +34,9 @@ from mantle.journal.port import (
     Journal,
     Parked,
     Record,
+    RequestHistory,
     Trimmed,
+    redacted,
 )
 from mantle.pool.port import Demand, ReplicaPool
 from mantle.scheduler.capacity import ReplicaCapacity
@@ -43,7 +44,7 @@ from mantle.scheduler.effects import Abort, Dispatch, Effect, Expire, Lose, Park
 from mantle.scheduler.generation import LiveGeneration
 from mantle.scheduler.observer import DispatchObserver
 from mantle.scheduler.outbox import Live, Outbox
-from mantle.scheduler.port import Generation, QueueView
+from mantle.scheduler.port import Generation, QueueView, written_chunk
 from mantle.scheduler.scheduler import Scheduler
 from mantle.scheduler.step import Step
 
@@ -118,21 +119,46 @@ class Dispatcher:
         """See `SchedulerPort.submit`."""
         if self._draining:
             raise Unavailable("the server is shutting down", hint="retry on another server")
+        if self._journal.trouble:
+            raise Unavailable(self._journal.trouble, hint="retry later")
         effects = self._scheduler.submit(requests, self._clock.now_ms())
-        generations: list[Generation] = []
-        for request in requests:
-            generation = LiveGeneration(
-                request, now_ms=self._clock.now_ms, view=self._view, give_up=self._give_up
-            )
-            self._live[request.id] = Live(generation)
-            if request.deadline_ms is not None:
-                heapq.heappush(self._deadlines, (request.deadline_ms, request.id))
-            generations.append(generation)
-        self._write([Accepted(request) for request in requests])
+        generations: list[Generation] = [self._take_on(request).generation for request in requests]
+        accepted = map(Accepted, requests)
+        self._write([a if a.request.keeps_content else redacted(a) for a in accepted])
         self._perform(effects)
         if not self._scheduler.residents.serves(requests[0].model_id):
             self._rebalance()  # do not wait for the tick: somebody waits for a load
         return generations
+
+    def restore(self, request: Request, history: RequestHistory, *, exact: bool) -> Generation:
+        """Go on with a request of an earlier server, after its durable tokens.
+
+        `request` is the one of `history` on this server's clock. `exact`: the model and its
+        template are those that began it.
+        """
+        live = self._take_on(request)
+        live.epoch = next_epoch(history.epoch) if history.was_dispatched else FIRST_EPOCH
+        live.output, live.cached_tokens = list(history.output), history.cached_tokens
+        live.generation.resumed_inexactly = bool(history.output) and not exact
+        if history.output:
+            live.generation.put(written_chunk(history), history.cached_tokens)
+        now_ms = self._clock.now_ms()
+        resume_from = len(history.output)
+        self._perform(self._scheduler.restore(request, live.epoch, resume_from, now_ms))
+        return live.generation
+
+    def write_end(self, end: Finished) -> None:
+        """The end of a request of an earlier server that does not go on."""
+        self._write([end])
+
+    def _take_on(self, request: Request) -> Live:
+        generation = LiveGeneration(
+            request, now_ms=self._clock.now_ms, view=self._view, give_up=self._give_up
+        )
+        live = self._live[request.id] = Live(generation)
+        if request.deadline_ms is not None:
+            heapq.heappush(self._deadlines, (request.deadline_ms, request.id))
+        return live
 
     def queued_count(self, request_id: RequestId) -> int:
         queues = self._scheduler.queues
@@ -141,7 +167,12 @@ class Dispatcher:
     # --- PoolListener ---------------------------------------------------------------------------
     def replica_ready(self, replica_id: ReplicaId, model_id: ModelId, report: LoadReport) -> None:
         capacity = ReplicaCapacity(
-            replica_id, model_id, report.slots, report.kv_tokens, report.window_tokens
+            replica_id,
+            model_id,
+            report.slots,
+            report.kv_tokens,
+            report.window_tokens,
+            exact=report.exact,
         )
         self._perform(self._scheduler.replica_ready(capacity, self._clock.now_ms()))
 
@@ -265,7 +296,7 @@ class Dispatcher:
                 if live is not None:
                     self._outbox.abort(live, effect.replica_id)
             elif isinstance(effect, Expire):
-                self._expire(effect)
+                self._fail(effect.request_id, effect.error())
             elif isinstance(effect, Lose):
                 lost = ReplicaLost(
                     "the worker was lost while it produced this reply",
@@ -280,20 +311,12 @@ class Dispatcher:
         live.epoch = effect.epoch
         if generation.dispatched_ms is None:
             generation.dispatched_ms = self._clock.now_ms()
+        replica = self._scheduler.residents.replica(effect.replica_id)
+        holds_kv = live.parked_on is not None and live.parked_on[0] == effect.replica_id
+        if live.output and not holds_kv and not (replica is not None and replica.exact):
+            generation.resumed_inexactly = True
         self._write([Dispatched(effect.request_id, effect.epoch, effect.replica_id)])
         self._outbox.enter(live, effect.replica_id, urgent=effect.urgent)
-
-    def _expire(self, effect: Expire) -> None:
-        waited_s = effect.waited_ms / 1_000
-        if effect.by_deadline:
-            error: MantleError = DeadlineExceeded(f"deadline passed after {waited_s:.0f} s in line")
-        else:
-            error = WaitExceeded(
-                f"no capacity became free within {waited_s:.0f} s",
-                retry_after_ms=30_000.0,
-                hint="retry later, or ask for a higher service tier",
-            )
-        self._fail(effect.request_id, error)
 
     def _forget_sequences(self) -> None:
         """After a loss: requests that went back to their queue have no sequence any more."""
@@ -344,7 +367,9 @@ class Dispatcher:
         self._pool.rebalance(demand, running)
 
     def _write(self, records: list[Record], committed: Callable[[], None] | None = None) -> None:
-        self._journal.append(records, committed or _nothing)
+        """After a failure of the journal nothing is written, so nothing more is shown either."""
+        if not self._journal.has_failed:
+            self._journal.append(records, committed or _nothing)
 
     def _view(self, generation: LiveGeneration) -> QueueView | None:
         waiting = self._scheduler.queues.find(generation.request.id)

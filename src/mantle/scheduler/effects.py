@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from mantle.core.epoch import Epoch
+from mantle.core.errors import DeadlineExceeded, MantleError, WaitExceeded
 from mantle.core.ids import ReplicaId, RequestId
 
 
@@ -48,6 +49,17 @@ class Expire:
     request_id: RequestId
     waited_ms: float
     by_deadline: bool
+
+    def error(self) -> MantleError:
+        """What its reader is told."""
+        waited_s = self.waited_ms / 1_000
+        if self.by_deadline:
+            return DeadlineExceeded(f"deadline passed after {waited_s:.0f} s in line")
+        return WaitExceeded(
+            f"no capacity became free within {waited_s:.0f} s",
+            retry_after_ms=30_000.0,
+            hint="retry later, or ask for a higher service tier",
+        )
 
 
 @dataclass(frozen=True, slots=True)

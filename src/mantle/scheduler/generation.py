@@ -45,6 +45,7 @@ class LiveGeneration:
         self.ended: Ended | None = None
         self.output_tokens = 0
         self.cached_tokens = 0
+        self.resumed_inexactly = False
         self._error: MantleError | None = None
         self.dispatched_ms: float | None = None
         self.first_token_ms: float | None = None

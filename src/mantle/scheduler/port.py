@@ -9,6 +9,7 @@ from mantle.core.lane import Lane
 from mantle.core.outcome import FinishReason
 from mantle.core.request import Request
 from mantle.core.tokens import TokenIds, TokenLogprob, Usage
+from mantle.journal.port import RequestHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,13 @@ class TokenChunk:
     token_ids: TokenIds
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+def written_chunk(history: RequestHistory) -> TokenChunk:
+    """All durable tokens of a request, as its reader gets them."""
+    is_scored = history.request.sampling.logprobs_count is not None
+    scores = tuple(history.scores) if is_scored else None
+    return TokenChunk(0, tuple(history.output), scores, history.prompt_scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +68,15 @@ class Generation(Protocol):
     request is over and nobody needs to finish it. The reader must either read to the end or call
     `cancel` (idempotent, never raises, frees the slot within two engine steps);
     `stop_at(output_tokens)` is a cancel that counts as completed with a stop string after that
-    many output tokens.
+    many output tokens. `resumed_inexactly`: it went on after a cut on an engine that cannot
+    promise the tokens of an undisturbed run (design §8, E2).
     """
 
     request: Request
     ended: Ended | None
+
+    @property
+    def resumed_inexactly(self) -> bool: ...
 
     def __aiter__(self) -> AsyncIterator[TokenChunk]: ...
 
