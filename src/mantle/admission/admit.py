@@ -37,12 +37,14 @@ class Admission:
         pool: PoolPort,
         scheduler: SchedulerPort,
         clock: Clock,
+        keeps_content: bool = True,
     ) -> None:
         self.directory = directory
         self._catalogue = catalogue
         self._pool = pool
         self._scheduler = scheduler
         self._clock = clock
+        self._keeps_content = keeps_content
         self._quotas = Quotas(clock)
         self._reserved = ReservedRates(clock)
 
@@ -97,6 +99,7 @@ class Admission:
                 stop_strings=ask.stop_strings,
                 prompt_logprobs=ask.prompt_logprobs,
                 ignore_eos=ask.ignore_eos,
+                keeps_content=self._keeps_content,
             )
             for branch in range(ask.n)
         ]

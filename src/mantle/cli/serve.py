@@ -22,10 +22,13 @@ from mantle.cluster.control_plane.admin import ControlPlaneAdmin
 from mantle.cluster.control_plane.import_file import open_store
 from mantle.cluster.control_plane.live import LiveTenants
 from mantle.cluster.control_plane.speeds import SpeedBook, forget_stale, setup_of
+from mantle.cluster.fail_stop import FailStop
+from mantle.cluster.journals import open_journal
 from mantle.cluster.local import FIRST_WORKER, memory_budget_bytes, subprocess_starter
 from mantle.cluster.reload import WatchedFile, watch
 from mantle.cluster.serving import serve_until_stopped
 from mantle.cluster.wiring import Platform, build
+from mantle.core.errors import JournalFault
 from mantle.core.ids import ModelId
 from mantle.observe.logging import set_up_logging
 from mantle.pool.catalogue import Catalogue
@@ -81,12 +84,15 @@ def serve(
     setup = functools.partial(setup_of, catalogue=catalogue, config=config)
     live, new_key = _tenants(config, data_dir, setup, may_create=config_path is None)
     listener = _listen(config.server.host, config.server.port)
+    fail_stop = FailStop()
     platform = build(
         config,
         catalogue=catalogue,
         tenants=live.entries(),
         start_worker=subprocess_starter(config.engine),
         budgets={FIRST_WORKER: memory_budget_bytes(config.pool.memory_mib)},
+        journal=open_journal(config.journal, data_dir, fail_stop),
+        fail_stop=fail_stop,
         admin=ControlPlaneAdmin(live),
     )
     live.apply = functools.partial(_replace_directory, platform)
@@ -108,6 +114,11 @@ def serve(
                 beside=[watch([watched]), live.watch(), book.watch()],
             )
         )
+    except JournalFault as fault:
+        raise CommandFailed(
+            f"journal: {fault.message}; nothing that was acknowledged is lost. Mend the disk, "
+            "then start the server again: it goes on with what was running"
+        ) from None
     finally:
         live.store.close()
 

@@ -27,6 +27,10 @@ def problems_of(config: Config) -> list[str]:
         problems.append(f"gateway.ping_s: must be above 0 and at most {SSE_PING_S:g}")
     if not 0 < config.gateway.body_idle_s <= BODY_IDLE_S_MAX:
         problems.append(f"gateway.body_idle_s: must be above 0 and at most {BODY_IDLE_S_MAX:g}")
+    if not 0 <= config.gateway.reattach_grace_s <= 3_600:
+        problems.append("gateway.reattach_grace_s: must be 0…3600")
+    if not config.journal.keep_s > 0:
+        problems.append("journal.keep_s: must be above 0")
     if not 0 <= config.gateway.stream_hold_s <= SSE_PING_S:
         problems.append(f"gateway.stream_hold_s: must be 0…{SSE_PING_S:g}")
     if config.observe.log_level not in ("debug", "info", "warning", "error"):

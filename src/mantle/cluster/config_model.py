@@ -1,5 +1,7 @@
 """What can an operator set? One frozen struct a stage, composed in `Config`; all have defaults."""
 
+from typing import Literal
+
 import msgspec
 
 from mantle.core.ids import ModelId, TenantId
@@ -142,6 +144,20 @@ class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is written down of requests. `store`: `sqlite` or `none` (nothing survives the server).
+
+    `policy`: `strict` shows what is durable, `relaxed` may lose the last 50 ms. `keep_s`: how long
+    a finished request can be asked for again. `retention` `none`: no text and no tokens are ever
+    written, so a request does not survive the server.
+    """
+
+    store: Literal["sqlite", "none"] = "sqlite"
+    policy: Literal["strict", "relaxed"] = "strict"
+    keep_s: float = 3_600.0
+    retention: Literal["default", "none"] = "default"
+
+
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`tenant_label`: metrics name tenants (many tenants make many time series)."""
 
@@ -160,6 +176,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engines: dict[str, EngineSettings] = {}
     pool: PoolConfig = PoolConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    journal: JournalConfig = JournalConfig()
     tenants: list[TenantConfig] = []
     observe: ObserveConfig = ObserveConfig()
 

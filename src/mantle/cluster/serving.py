@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from mantle.cluster.wiring import Platform
+from mantle.core.errors import JournalFault
 
 log = logging.getLogger("mantle.cluster")
 
@@ -37,7 +38,11 @@ async def serve_until_stopped(
     shutdown_s_max: float,
     beside: Sequence[Coroutine[Any, Any, None]] = (),
 ) -> None:
-    """Serve on `listener` until a signal comes; `beside` runs as long as the server does."""
+    """Serve on `listener` until a signal comes; `beside` runs as long as the server does.
+
+    Raises `JournalFault` when the journal cannot be trusted any more: then nothing is drained,
+    because nothing can be acknowledged.
+    """
     server = _Server(
         uvicorn.Config(
             platform.app,
@@ -52,11 +57,25 @@ async def serve_until_stopped(
     stop = _on_signals()
     async with _running(platform, beside):
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        await stop.get()
-        log.info("shutting down: live requests may finish")
-        await _drain(platform, stop, seconds_max=shutdown_s_max)
+        if await _stopped_in_order(platform, stop):
+            log.info("shutting down: live requests may finish")
+            await _drain(platform, stop, seconds_max=shutdown_s_max)
+        else:
+            await platform.dispatcher.close()
         server.should_exit = True
         await serving
+    if platform.fail_stop.reason:
+        raise JournalFault(platform.fail_stop.reason)
+
+
+async def _stopped_in_order(platform: Platform, stop: asyncio.Queue[None]) -> bool:
+    """Wait for a signal (true) or for something that the server cannot go on with."""
+    signalled = asyncio.create_task(stop.get())
+    failed = asyncio.create_task(platform.fail_stop.wait())
+    await asyncio.wait({signalled, failed}, return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    failed.cancel()
+    return not platform.fail_stop.reason
 
 
 @contextlib.asynccontextmanager

@@ -15,16 +15,20 @@ from mantle.admission.directory import Directory, TenantKeys
 from mantle.admission.port import TenantAdmin
 from mantle.cluster.capacity import SpeedMeter
 from mantle.cluster.config_model import Config
+from mantle.cluster.fail_stop import FailStop
 from mantle.cluster.health import PlatformHealth
 from mantle.cluster.model_needs import ModelNeeds
 from mantle.cluster.texts import Texts
 from mantle.core.clock import Clock, SystemClock
 from mantle.core.ids import ModelId, WorkerId
 from mantle.engine.port import WorkerLink
+from mantle.gateway.adopt import adopt
 from mantle.gateway.fair_executor import FairExecutor
+from mantle.gateway.held import HeldAsks
 from mantle.gateway.parts import GatewayParts
+from mantle.gateway.serve import pins_of
 from mantle.gateway.server import build_app
-from mantle.journal.port import Journal
+from mantle.journal.port import Journal, Pins, Recovered
 from mantle.journal.stores.ephemeral import EphemeralJournal
 from mantle.observe.metrics import Metrics
 from mantle.pool.placement import Placement
@@ -32,6 +36,7 @@ from mantle.pool.port import CataloguePort
 from mantle.pool.supervisor import Supervisor
 from mantle.scheduler.cost import CostWeights
 from mantle.scheduler.dispatcher import Dispatcher
+from mantle.scheduler.restoring import restore
 from mantle.scheduler.rules import SchedulerRules
 from mantle.scheduler.scheduler import Scheduler
 
@@ -55,12 +60,28 @@ class Platform:
     executor: ThreadPoolExecutor
     preload: Sequence[ModelId]
     speeds: SpeedMeter
+    parts: GatewayParts
+    fail_stop: FailStop
 
     async def start(self) -> None:
-        """Start the workers and the loops; returns before models are loaded."""
+        """Start the workers and the loops, and go on with what the last server left; returns
+        before models are loaded. Raises `JournalFault` when the journal cannot be read.
+        """
+        recovered = await self.journal.recover()
         self.supervisor.start()
         self.dispatcher.start()
+        await self._go_on(recovered)
         self.supervisor.keep_warm(self.preload)
+
+    async def _go_on(self, recovered: Recovered) -> None:
+        parts = self.parts
+
+        def pins(model_id: ModelId) -> Pins | None:
+            entry = parts.catalogue.find(model_id)
+            return None if entry is None else pins_of(entry)
+
+        live = restore(self.dispatcher, recovered, pins_of=pins, clock=parts.clock)
+        await adopt(parts, recovered.asks, live)
 
     async def close(self, *, drain_s_max: float = 0.0) -> None:
         """Let live requests finish for a while, end the rest, stop the workers."""
@@ -68,6 +89,7 @@ class Platform:
         if drain_s_max:
             await self.dispatcher.drain(seconds_max=drain_s_max)
         await self.dispatcher.close()
+        await self.parts.asks.close()
         await self.supervisor.close()
         await self.journal.close()
         self.executor.shutdown(wait=False, cancel_futures=True)
@@ -88,10 +110,12 @@ def build(
     budgets: Mapping[WorkerId, int],
     clock: Clock | None = None,
     journal: Journal | None = None,
+    fail_stop: FailStop | None = None,
     admin: TenantAdmin | None = None,
 ) -> Platform:
     """Put a platform together from its config and what differs between machines and tests."""
     clock = clock or SystemClock()
+    fail_stop = fail_stop or FailStop()
     journal = journal or EphemeralJournal()
     executor = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
     metrics = Metrics(tenant_label=config.observe.tenant_label)
@@ -113,11 +137,15 @@ def build(
         pool=supervisor,
         scheduler=dispatcher,
         clock=clock,
+        keeps_content=config.journal.retention == "default",
     )
     admission_of.append(admission)
     preload = preload_models(config, catalogue)
     health = PlatformHealth(
-        workers_alive=supervisor.workers_alive, pool=supervisor, preload=preload
+        workers_alive=supervisor.workers_alive,
+        pool=supervisor,
+        preload=preload,
+        trouble=lambda: journal.trouble,
     )
     _watch(metrics, dispatcher, supervisor)
     parts = GatewayParts(
@@ -129,6 +157,8 @@ def build(
         clock=clock,
         health=health,
         metrics=metrics,
+        journal=journal,
+        asks=HeldAsks(clock, grace_s=config.gateway.reattach_grace_s),
         settings=config.gateway,
         admin=admin,
     )
@@ -143,6 +173,8 @@ def build(
         executor=executor,
         preload=preload,
         speeds=speeds,
+        parts=parts,
+        fail_stop=fail_stop,
     )
 
 

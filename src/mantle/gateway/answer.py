@@ -58,6 +58,7 @@ class Answer:
         self._times = times
         self._mailbox: Mailbox[_Arrival] = Mailbox()
         self._failure: Exception | None = None
+        self._has_left = False
         self._has_tokens = False
         self._open_count = len(sources)
         self._pumps = [asyncio.create_task(self._pump(source)) for source in sources]
@@ -74,7 +75,7 @@ class Answer:
         `Cancelled` when the client has left.
         """
         deadline_ms = self._clock.now_ms() + timeout_s * 1000
-        while self._failure is None and not self.is_done:
+        while self._failure is None and not self.is_done and not self._has_left:
             left_s = (deadline_ms - self._clock.now_ms()) / 1000
             if left_s <= 0:
                 return []
@@ -85,12 +86,19 @@ class Answer:
                 return events
         if self._failure is not None:
             raise self._failure
+        if self._has_left:
+            raise Cancelled("the client went away")
         return []
 
-    def client_left(self) -> None:
-        """Cancel everything now; the reader's `take` raises `Cancelled`."""
-        self._cancel_all()
-        self._mailbox.put(_Arrival(None, error=Cancelled("the client went away")))
+    def client_left(self, *, goes_on: bool = False) -> None:
+        """The reader's `take` raises `Cancelled`. Unless it `goes_on`, cancel everything now."""
+        if not goes_on:
+            self._cancel_all()
+        self._mailbox.put(_Arrival(None))
+
+    def go_on(self) -> None:
+        """Somebody else reads on."""
+        self._has_left = False
 
     def usage(self) -> Usage:
         """Tokens used so far; a prompt shared by several branches counts once."""
@@ -104,6 +112,15 @@ class Answer:
                 prompts[source.prompt_index] = Usage(input_tokens, cached_tokens)
         output_tokens = sum(source.branch.output_tokens for source in self._sources)
         return sum(prompts.values(), Usage(output_tokens=output_tokens))
+
+    @property
+    def generations(self) -> list[Generation]:
+        return [source.generation for source in self._sources]
+
+    @property
+    def resumed_inexactly(self) -> bool:
+        """Some choice went on after a cut, perhaps with other tokens than an undisturbed run."""
+        return any(source.generation.resumed_inexactly for source in self._sources)
 
     def queue_view(self) -> QueueView | None:
         """Where the first branch still waiting stands; None when all are running."""
@@ -142,8 +159,11 @@ class Answer:
 
     def _digest(self, arrival: _Arrival, events: list[TextEvent]) -> None:
         source = arrival.source
-        if source is None or arrival.error is not None:
-            if source is None or source.branch.ended is None:
+        if source is None:
+            self._has_left = True
+            return
+        if arrival.error is not None:
+            if source.branch.ended is None:
                 self._failure = self._failure or arrival.error
             return
         branch = source.branch

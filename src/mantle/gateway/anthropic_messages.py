@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from mantle.core.ids import new_id
 from mantle.core.lane import Lane
 from mantle.core.outcome import FinishReason
 from mantle.core.sampling import SamplingParams
@@ -143,7 +142,7 @@ class MessageWriter:
 
     def __init__(self, context: ReplyContext) -> None:
         self._context = context
-        self._id = new_id("msg_")
+        self._id = context.reply_id("msg_")
         self._is_open = False
         self._ended: ChoiceEnded | None = None
 

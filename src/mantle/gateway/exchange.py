@@ -35,6 +35,7 @@ class Exchange:
     ) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"].rstrip("/") or "/"
+        self.query: str = scope.get("query_string", b"").decode("latin-1")
         self.headers: dict[str, str] = {
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in scope["headers"]

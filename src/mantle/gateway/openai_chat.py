@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from mantle.core import limits
-from mantle.core.ids import new_id
 from mantle.core.lane import Lane
 from mantle.core.tokens import Usage
 from mantle.gateway import field_checks as check
@@ -131,7 +130,7 @@ class ChatWriter:
         self._wants_scores = wants_scores
         self._usage_mode = usage_mode
         self._tail = fields.UsageTail(usage_mode)
-        self._id = new_id("chatcmpl-")
+        self._id = context.reply_id("chatcmpl-")
         self._scores = ScoreText(context.text)
         self._head = b"data: " + sse.encode(self._common("chat.completion.chunk", context.lane))
         self._head = self._head[:-1] + b',"choices":['

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from mantle.core import limits
-from mantle.core.ids import new_id
 from mantle.core.lane import Lane
 from mantle.core.tokens import TokenLogprob, Usage
 from mantle.gateway import field_checks as check
@@ -148,7 +147,7 @@ class CompletionWriter:
         self._tail = fields.UsageTail(usage_mode)
         self._prompt_texts: dict[int, str] = {}
         self._common = {
-            "id": new_id("cmpl-"),
+            "id": context.reply_id("cmpl-"),
             "object": "text_completion",
             "created": context.created_s,
             "model": context.model,

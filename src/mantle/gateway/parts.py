@@ -13,6 +13,8 @@ from mantle.core import limits
 from mantle.core.clock import Clock
 from mantle.core.outcome import Outcome
 from mantle.gateway.fair_executor import FairExecutor
+from mantle.gateway.held import HeldAsks
+from mantle.journal.port import Journal
 from mantle.pool.port import CatalogueEntry, CataloguePort, PoolPort
 from mantle.text.port import ModelText
 
@@ -22,7 +24,8 @@ Phase = Literal["tokenise", "prefill", "decode", "detokenise"]
 class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the gateway answers; part of the config (`gateway:`).
 
-    `body_idle_s`: longest wait for the next part of a body.
+    `reattach_grace_s`: how long a request with an idempotency key, or one of an earlier server,
+    runs on while nobody reads it. `body_idle_s`: longest wait for the next part of a body.
     `stream_hold_s`: how long a stream's status line waits for a first token or an early error.
     `ping_s`: longest silence in a stream. `strict_api_version`: refuse what Anthropic's newer
     API version refuses. `expose_phases_header`: send queue wait and phases as reply headers.
@@ -32,6 +35,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ping_s: float = limits.SSE_PING_S
     stream_hold_s: float = limits.STREAM_HOLD_S
     body_idle_s: float = limits.BODY_IDLE_S_MAX
+    reattach_grace_s: float = 30.0
     strict_api_version: bool = False
     expose_phases_header: bool = False
 
@@ -113,5 +117,7 @@ class GatewayParts:
     clock: Clock
     health: Health
     metrics: GatewayMetrics
+    journal: Journal
+    asks: HeldAsks
     settings: GatewaySettings = field(default_factory=GatewaySettings)
     admin: TenantAdmin | None = None

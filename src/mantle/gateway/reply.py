@@ -39,6 +39,10 @@ class ReplyContext:
     text: ModelText
     prompts: tuple[Prompt, ...]
 
+    def reply_id(self, prefix: str) -> str:
+        """The reply's own id: the same whenever it is written again."""
+        return prefix + self.request_id.removeprefix("req_")
+
 
 class ReplyWriter(Protocol):
     """One reply in one wire format. Streaming: `opening`, `event`…, `closing` or `failure`."""

@@ -10,15 +10,16 @@ from typing import Final
 from mantle.gateway import (
     admin_tenants,
     anthropic_messages,
+    formats,
     models,
-    openai_chat,
-    openai_completions,
     sse,
 )
 from mantle.gateway.body import check_media_type, decode
 from mantle.gateway.exchange import JSON, Exchange
+from mantle.gateway.idempotency import serve_once
 from mantle.gateway.parts import GatewayParts
-from mantle.gateway.serve import Turn, count, serve
+from mantle.gateway.serve import Turn, count
+from mantle.gateway.streams import serve_stream
 
 Handler = Callable[[Turn], Awaitable[None]]
 OpenHandler = Callable[[GatewayParts, Exchange], Awaitable[None]]
@@ -38,6 +39,8 @@ def find_route(path: str) -> Route | None:
     route = ROUTES.get(path)
     if route is None and path.startswith(_MODEL_PREFIXES):
         return _MODEL
+    if route is None and path.startswith(_STREAM_PREFIXES):
+        return _STREAM
     return route
 
 
@@ -59,19 +62,23 @@ async def _body(turn: Turn) -> bytes:
 
 
 async def _chat(turn: Turn) -> None:
-    await serve(turn, openai_chat.parse(decode(openai_chat.decoder, await _body(turn))))
+    await _generate(turn, formats.CHAT, await _body(turn))
 
 
 async def _completions(turn: Turn) -> None:
-    body = decode(openai_completions.decoder, await _body(turn))
-    await serve(turn, openai_completions.parse(body))
+    await _generate(turn, formats.COMPLETIONS, await _body(turn))
 
 
 async def _messages(turn: Turn) -> None:
-    body = decode(anthropic_messages.decoder, await _body(turn))
+    raw = await _body(turn)
     if turn.parts.settings.strict_api_version:
+        body = decode(anthropic_messages.decoder, raw)
         anthropic_messages.check_version(turn.exchange.headers.get("anthropic-version"), body)
-    await serve(turn, anthropic_messages.parse(body))
+    await _generate(turn, formats.MESSAGES, raw)
+
+
+async def _generate(turn: Turn, label: str, raw: bytes) -> None:
+    await serve_once(turn, formats.parse(label, raw), label, raw)
 
 
 async def _count_tokens(turn: Turn) -> None:
@@ -120,13 +127,14 @@ OPEN_ROUTES: Final[dict[str, OpenHandler]] = {
 }
 _MODELS: Final = Route("GET", "models", _list_models)
 _MODEL: Final = Route("GET", "model", _one_model)
+_STREAM: Final = Route("GET", "stream", serve_stream)
 _OPENAI: Final = {
-    "/v1/chat/completions": Route("POST", "chat_completions", _chat),
-    "/v1/completions": Route("POST", "completions", _completions),
+    "/v1/chat/completions": Route("POST", formats.CHAT, _chat),
+    "/v1/completions": Route("POST", formats.COMPLETIONS, _completions),
     "/v1/models": _MODELS,
 }
 _ANTHROPIC: Final = {
-    "/v1/messages": Route("POST", "messages", _messages),
+    "/v1/messages": Route("POST", formats.MESSAGES, _messages),
     "/v1/messages/count_tokens": Route("POST", "count_tokens", _count_tokens),
     "/v1/models": _MODELS,
 }
@@ -137,3 +145,4 @@ ROUTES: Final[dict[str, Route]] = {
     **{f"/anthropic{path}": route for path, route in _ANTHROPIC.items()},
 }
 _MODEL_PREFIXES: Final = tuple(f"{prefix}/v1/models/" for prefix in ("", "/openai", "/anthropic"))
+_STREAM_PREFIXES: Final = tuple(f"{prefix}/v1/streams/" for prefix in ("", "/openai", "/anthropic"))

@@ -13,15 +13,16 @@ import mantle
 from mantle.admission.port import Ask
 from mantle.core.tenant import Principal
 from mantle.gateway import field_checks as check
-from mantle.gateway import models, sse
+from mantle.gateway import models
 from mantle.gateway.account import Account
-from mantle.gateway.answer import Answer, Source
-from mantle.gateway.branch import Branch
+from mantle.gateway.answer import Answer
 from mantle.gateway.exchange import Exchange, Header
+from mantle.gateway.held import HeldAsk
 from mantle.gateway.parts import GatewayParts
 from mantle.gateway.prompt_bound import BoundedText
-from mantle.gateway.reply import Job, Prompt, ReplyContext, ReplyWriter
-from mantle.gateway.text_events import TextEvent
+from mantle.gateway.reply import Job, Prompt, ReplyContext
+from mantle.gateway.send import send_stream, send_whole
+from mantle.journal.port import Asked, Choice, Pins
 from mantle.pool.port import CatalogueEntry
 from mantle.scheduler.port import Generation
 from mantle.text.port import ModelText
@@ -41,8 +42,21 @@ class Turn:
     principal: Principal
 
 
-async def serve(turn: Turn, job: Job) -> None:
-    """Answer `job`. Raises any `MantleError`; the caller says it to the client."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Paper:
+    """What is written down of a request as it came: its format's label, its body, its key."""
+
+    label: str
+    raw: bytes
+    key_digest: str = ""
+    body_digest: str = ""
+
+    def __repr__(self) -> str:
+        return f"Paper({self.label}, {len(self.raw)} bytes)"
+
+
+async def serve(turn: Turn, job: Job, paper: Paper) -> None:
+    """Answer `job` anew. Raises any `MantleError`; the caller says it to the client."""
     parts, exchange, account = turn.parts, turn.exchange, turn.account
     deadline_ms = _deadline_ms(turn)
     entry = models.find(parts, turn.principal, job.model)
@@ -52,21 +66,27 @@ async def serve(turn: Turn, job: Job) -> None:
     text = await parts.texts.get(entry)
     _check_bias(job, text)
     prompts, tokenise_ms = await _tokenise(turn, entry, job.encode, text)
-    sources = _enter(turn, job, entry, text, prompts, deadline_ms)
-    account.lane = sources[0].generation.request.lane.value
+    entered = _enter(turn, job, entry, prompts, deadline_ms)
+    ask = _hold(turn, job, entry, text, prompts, entered, paper)
+    account.lane = ask.context.lane.value
     account.tokenised(tokenise_ms)
-    answer = Answer(sources, clock=parts.clock, times=account)
-    exchange.on_gone(answer.client_left)
+    answer = ask.own_answer(parts.clock, account)
+    exchange.on_gone(lambda: answer.client_left(goes_on=ask.outlives_client))
     try:
-        writer = job.writer(_context(turn, job, entry, text, prompts, sources))
         if job.stream:
-            await _stream(turn, answer, writer)
+            await send_stream(exchange, parts.settings, ask, answer)
         else:
-            await _whole(turn, answer, writer, sources, tokenise_ms)
+            await send_whole(
+                exchange, parts.settings, ask, answer, lambda: _phases(turn, answer, tokenise_ms)
+            )
     finally:
         exchange.on_gone(None)
-        await answer.close()
-        _settle(account, answer, sources)
+        if exchange.is_gone and ask.outlives_client:
+            parts.asks.keep(ask, answer, lambda: settle(account, answer))
+        else:
+            await answer.close()
+            parts.asks.drop(ask)
+            settle(account, answer)
 
 
 async def count(turn: Turn, model: str, encode: Encode) -> int:
@@ -116,12 +136,13 @@ def _enter(
     turn: Turn,
     job: Job,
     entry: CatalogueEntry,
-    text: ModelText,
     prompts: list[Prompt],
     deadline_ms: float | None,
-) -> list[Source]:
-    """All prompts' branches or none: a refused prompt cancels those before it."""
-    sources: list[Source] = []
+) -> list[tuple[Generation, int]]:
+    """All prompts' branches (each with its prompt's index) or none: a refused prompt cancels
+    those before it.
+    """
+    entered: list[tuple[Generation, int]] = []
     try:
         for prompt_index, prompt in enumerate(prompts):
             ask = Ask(
@@ -137,89 +158,67 @@ def _enter(
                 deadline_ms=deadline_ms,
                 prompt_param=job.prompt_param,
             )
-            for generation in turn.parts.admission.enter(turn.principal, ask):
-                branch = _branch(job, text, choice_index=len(sources))
-                sources.append(Source(generation, branch, prompt_index))
+            generations = turn.parts.admission.enter(turn.principal, ask)
+            entered += [(generation, prompt_index) for generation in generations]
     except BaseException:
-        for source in sources:
-            source.generation.cancel()
+        for generation, _ in entered:
+            generation.cancel()
         raise
-    return sources
+    return entered
 
 
-def _branch(job: Job, text: ModelText, *, choice_index: int) -> Branch:
-    return Branch(
-        text,
-        choice_index=choice_index,
-        stop_strings=job.stop_strings,
-        echoes=job.echoes,
-        scores=job.sampling.logprobs_count is not None,
-        drops_output=job.drops_output,
-    )
-
-
-async def _stream(turn: Turn, answer: Answer, writer: ReplyWriter) -> None:
-    """Hold the status line for a first token or an early error, then send as text comes."""
-    exchange, settings = turn.exchange, turn.parts.settings
-    events = await answer.take(min(settings.stream_hold_s, settings.ping_s))
-    await exchange.start(200, [*sse.HEADERS, *_queue_headers(answer)])
-    exchange.error_frame = writer.failure
-    frames = [writer.opening(answer.usage())]
-    while True:
-        frames += map(writer.event, events)
-        if answer.is_done:
-            frames.append(writer.closing(answer.usage()))
-            await exchange.write(b"".join(frames), more=False)
-            return
-        if not events:
-            frames.append(writer.keepalive(answer.queue_view()))
-        chunk = b"".join(frames)
-        if chunk:
-            await exchange.write(chunk)
-        frames = []
-        events = await answer.take(settings.ping_s)
-
-
-async def _whole(
-    turn: Turn, answer: Answer, writer: ReplyWriter, sources: list[Source], tokenise_ms: float
-) -> None:
-    """Gather everything, then answer once."""
-    events: list[TextEvent] = []
-    while not answer.is_done:
-        events += await answer.take(turn.parts.settings.ping_s)
-    body = writer.whole(events, answer.usage(), answer.served_lane())
-    headers: list[Header] = []
-    if turn.parts.settings.expose_phases_header:
-        headers = _phase_headers(sources[0].generation, tokenise_ms, answer.detokenise_ms)
-    await turn.exchange.respond_json(body, headers)
-
-
-def _settle(account: Account, answer: Answer, sources: list[Source]) -> None:
-    """What the request used, also when it failed or its client left."""
-    account.lane = answer.served_lane().value
-    for source in sources:
-        account.generated(source.generation.phases_so_far())
-    account.detokenised(answer.detokenise_ms)
-    account.used(answer.usage())
-
-
-def _context(
+def _hold(
     turn: Turn,
     job: Job,
     entry: CatalogueEntry,
     text: ModelText,
     prompts: list[Prompt],
-    sources: list[Source],
-) -> ReplyContext:
-    return ReplyContext(
-        request_id=turn.exchange.request_id,
+    entered: list[tuple[Generation, int]],
+    paper: Paper,
+) -> HeldAsk:
+    """Write the ask down, right after its requests, and let others find it."""
+    parts, request_id = turn.parts, turn.exchange.request_id
+    created_s = int(parts.clock.wall_s())
+    first = entered[0][0].request
+    asked = Asked(
+        request_id,
+        turn.principal.tenant.id,
+        paper.label,
+        paper.raw if first.keeps_content else b"",
+        created_s,
+        tuple(Choice(generation.request.id, index) for generation, index in entered),
+        pins_of(entry),
+        paper.key_digest,
+        paper.body_digest,
+        job.stream,
+    )
+    context = ReplyContext(
+        request_id=request_id,
         model=job.model,
-        created_s=int(turn.parts.clock.wall_s()),
+        created_s=created_s,
         fingerprint=fingerprint(entry),
-        lane=sources[0].generation.request.lane,
+        lane=first.lane,
         text=text,
         prompts=tuple(prompts),
     )
+    ask = HeldAsk(asked, job, context, [generation for generation, _ in entered])
+    parts.asks.add(ask)
+    parts.journal.append([asked], ask.durable.set)
+    return ask
+
+
+def settle(account: Account, answer: Answer) -> None:
+    """What the request used, also when it failed or its client left."""
+    account.lane = answer.served_lane().value
+    for generation in answer.generations:
+        account.generated(generation.phases_so_far())
+    account.detokenised(answer.detokenise_ms)
+    account.used(answer.usage())
+
+
+def pins_of(entry: CatalogueEntry) -> Pins:
+    """What makes a model's tokens."""
+    return Pins(entry.digest, entry.template_digest)
 
 
 def fingerprint(entry: CatalogueEntry) -> str:
@@ -238,25 +237,16 @@ def _deadline_ms(turn: Turn) -> float | None:
     return turn.exchange.started_ms + int(value)
 
 
-def _queue_headers(answer: Answer) -> list[Header]:
-    view = answer.queue_view()
-    if view is None:
+def _phases(turn: Turn, answer: Answer, tokenise_ms: float) -> list[Header]:
+    """Where the time went, when the operator wants it told."""
+    if not turn.parts.settings.expose_phases_header:
         return []
-    headers = [(b"x-mantle-queue-position", b"%d" % view.position)]
-    if view.estimated_wait_ms is not None:
-        headers.append((b"x-mantle-estimated-wait-ms", b"%.0f" % view.estimated_wait_ms))
-    return headers
-
-
-def _phase_headers(
-    generation: Generation, tokenise_ms: float, detokenise_ms: float
-) -> list[Header]:
-    phases = generation.phases_so_far()
+    phases = answer.generations[0].phases_so_far()
     times = {
         b"queue": phases.queue_ms,
         b"tokenise": tokenise_ms,
         b"prefill": phases.prefill_ms,
         b"decode": phases.decode_ms,
-        b"detokenise": detokenise_ms,
+        b"detokenise": answer.detokenise_ms,
     }
     return [(b"x-mantle-%s-ms" % name, b"%.2f" % ms) for name, ms in times.items()]

@@ -73,7 +73,9 @@ class Generation(Protocol):
     """
 
     request: Request
-    ended: Ended | None
+
+    @property
+    def ended(self) -> Ended | None: ...
 
     @property
     def resumed_inexactly(self) -> bool: ...

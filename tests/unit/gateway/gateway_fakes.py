@@ -20,8 +20,11 @@ from mantle.core.request import Request
 from mantle.core.tenant import Principal, Tenant
 from mantle.core.tokens import TokenLogprob, Usage
 from mantle.gateway.fair_executor import FairExecutor
+from mantle.gateway.held import HeldAsks
 from mantle.gateway.parts import GatewayParts, GatewaySettings
 from mantle.gateway.server import build_app
+from mantle.journal.port import Journal
+from mantle.journal.stores.ephemeral import EphemeralJournal
 from mantle.pool.port import CatalogueEntry, ModelState, ResidencyState
 from mantle.scheduler.port import Ended, Phases, QueueView, TokenChunk
 
@@ -53,6 +56,7 @@ class FakeGeneration:
             script = admission.sibling_script
         self.request = request
         self.ended: Ended | None = None
+        self.resumed_inexactly = False
         self.cancel_count = 0
         self.stopped_at: int | None = None
         self._script = script
@@ -289,6 +293,7 @@ class Harness:
 
     settings: GatewaySettings = field(default_factory=GatewaySettings)
     admin: TenantAdmin | None = None
+    journal: Journal = field(default_factory=EphemeralJournal)
 
     def __post_init__(self) -> None:
         self.text = PieceText()
@@ -308,6 +313,8 @@ class Harness:
                 clock=SystemClock(),
                 health=self.health,
                 metrics=self.metrics,
+                journal=self.journal,
+                asks=HeldAsks(SystemClock(), grace_s=self.settings.reattach_grace_s),
                 settings=self.settings,
                 admin=self.admin,
             )

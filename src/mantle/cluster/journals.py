@@ -1,0 +1,33 @@
+"""Where does this server's journal lie, and what does it promise? From the config.
+
+Invariant: opening it makes this server its owner: an older one's next commit fails.
+"""
+
+import time
+from pathlib import Path
+
+from mantle.cluster.config import ConfigError
+from mantle.cluster.config_model import JournalConfig
+from mantle.cluster.fail_stop import FailStop
+from mantle.core.errors import JournalFault
+from mantle.journal.port import Journal
+from mantle.journal.stores.ephemeral import EphemeralJournal
+from mantle.journal.stores.sqlite import FILE_NAME, SqliteStore
+from mantle.journal.writer import DurableJournal, Policy
+
+
+def open_journal(config: JournalConfig, data_dir: Path, fail_stop: FailStop) -> Journal:
+    """Raises `ConfigError` when it cannot be opened."""
+    if config.store == "none":
+        return EphemeralJournal()
+    try:
+        store = SqliteStore(data_dir)
+    except JournalFault as fault:
+        raise ConfigError(f"{data_dir / FILE_NAME}: {fault.message}") from None
+    return DurableJournal(
+        store,
+        on_failed=fail_stop.fail,
+        wall_s=time.time,
+        policy=Policy(config.policy),
+        keep_s=config.keep_s,
+    )
