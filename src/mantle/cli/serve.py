@@ -62,14 +62,7 @@ def serve(
     With no config it makes a data folder, a tenant with an API key and the demo model, and prints
     how to point an OpenAI or Anthropic client at it.
     """
-    config = load_config(config_path)
-    if host is not None or port is not None:
-        server = msgspec.structs.replace(
-            config.server,
-            host=host or config.server.host,
-            port=config.server.port if port is None else port,
-        )
-        config = msgspec.structs.replace(config, server=server)
+    config = _listening(load_config(config_path), host, port)
     given = context.get_parameter_source("data_dir")
     if given is click.core.ParameterSource.DEFAULT:
         data_dir = Path(config.data_dir)
@@ -121,6 +114,16 @@ def serve(
         ) from None
     finally:
         live.store.close()
+
+
+def _listening(config: Config, host: str | None, port: int | None) -> Config:
+    """The config, with the address of the command line."""
+    server = msgspec.structs.replace(
+        config.server,
+        host=host or config.server.host,
+        port=config.server.port if port is None else port,
+    )
+    return msgspec.structs.replace(config, server=server)
 
 
 def _tenants(

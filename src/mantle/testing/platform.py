@@ -16,6 +16,7 @@ from mantle.core.ids import TenantId, WorkerId
 from mantle.core.script import Script
 from mantle.core.tenant import Tenant
 from mantle.engine.port import WorkerLink
+from mantle.journal.port import Journal
 from mantle.testing.catalogue import ListCatalogue, scripted_entry
 from mantle.testing.in_process_link import InProcessLink
 from mantle.testing.scripts import write_script
@@ -44,6 +45,7 @@ async def scripted_platform(
     config: Config | None = None,
     tenants: Sequence[TenantKeys] | None = None,
     budget_bytes: int = 1 << 30,
+    journal: Journal | None = None,
 ) -> AsyncIterator[ScriptedPlatform]:
     """Start a platform that serves these scripts under their names; `TEST_KEY` opens it."""
     entries = [
@@ -63,6 +65,7 @@ async def scripted_platform(
         start_worker=start_worker,
         budgets={WorkerId("w0"): budget_bytes},
         clock=SystemClock(),
+        journal=journal,
     )
     await platform.start()
     try:

@@ -24,6 +24,16 @@ class Reply:
 
     @property
     def frames(self) -> list[str]:
+        """The SSE frames, without their positions (`ids`)."""
+        return [frame[frame.startswith("id: ") and frame.index("\n") + 1 :] for frame in self._raw]
+
+    @property
+    def ids(self) -> list[str]:
+        """The positions of the frames that have one."""
+        return [frame[4 : frame.index("\n")] for frame in self._raw if frame.startswith("id: ")]
+
+    @property
+    def _raw(self) -> list[str]:
         return [frame for frame in self.body.decode().split("\n\n") if frame]
 
     @property
