@@ -30,7 +30,9 @@ class RunningServer:
         return self.process.wait(timeout=30)
 
 
-def start_server(data_dir, *options: str, config_text: str | None = None) -> RunningServer:
+def start_server(
+    data_dir, *options: str, config_text: str | None = None, env: dict[str, str] | None = None
+) -> RunningServer:
     """Start a server on a free port; returns when `/ready` says yes."""
     command = [sys.executable, "-m", "mantle.cli.main", "serve", "--port", "0"]
     command += ["--data-dir", str(data_dir), *options]
@@ -42,7 +44,7 @@ def start_server(data_dir, *options: str, config_text: str | None = None) -> Run
         command,
         stdout=subprocess.PIPE,
         stderr=open(data_dir / "server.log", "ab"),  # noqa: SIM115 (the child owns it)
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
     )
     printed = _read_until(process, "Stop with Ctrl-C", data_dir)
     base_url = re.search(r"listens on (\S+)", printed).group(1)
