@@ -141,12 +141,7 @@ def build(
     )
     admission_of.append(admission)
     preload = preload_models(config, catalogue)
-    health = PlatformHealth(
-        workers_alive=supervisor.workers_alive,
-        pool=supervisor,
-        preload=preload,
-        trouble=lambda: journal.trouble,
-    )
+    health = _health(supervisor, preload, journal)
     _watch(metrics, dispatcher, supervisor)
     parts = GatewayParts(
         admission=admission,
@@ -175,6 +170,15 @@ def build(
         speeds=speeds,
         parts=parts,
         fail_stop=fail_stop,
+    )
+
+
+def _health(supervisor: Supervisor, preload: Sequence[ModelId], journal: Journal) -> PlatformHealth:
+    return PlatformHealth(
+        workers_alive=supervisor.workers_alive,
+        pool=supervisor,
+        preload=preload,
+        trouble=lambda: journal.trouble,
     )
 
 
