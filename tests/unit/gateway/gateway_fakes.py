@@ -303,6 +303,7 @@ class Harness:
         self.health = FakeHealth()
         self.metrics = RecordingMetrics()
         self.executor = ThreadPoolExecutor(1)
+        self.asks = HeldAsks(SystemClock(), grace_s=self.settings.reattach_grace_s)
         self.app = build_app(
             GatewayParts(
                 admission=self.admission,
@@ -314,7 +315,7 @@ class Harness:
                 health=self.health,
                 metrics=self.metrics,
                 journal=self.journal,
-                asks=HeldAsks(SystemClock(), grace_s=self.settings.reattach_grace_s),
+                asks=self.asks,
                 settings=self.settings,
                 admin=self.admin,
             )
