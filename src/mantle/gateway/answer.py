@@ -92,9 +92,11 @@ class Answer:
 
     def client_left(self, *, goes_on: bool = False) -> None:
         """The reader's `take` raises `Cancelled`. Unless it `goes_on`, cancel everything now."""
-        if not goes_on:
-            self._cancel_all()
-        self._mailbox.put(_Arrival(None))
+        if goes_on:
+            self._mailbox.put(_Arrival(None))
+            return
+        self._cancel_all()
+        self._mailbox.put(_Arrival(None, error=Cancelled("the client went away")))
 
     def go_on(self) -> None:
         """Somebody else reads on."""
@@ -159,11 +161,11 @@ class Answer:
 
     def _digest(self, arrival: _Arrival, events: list[TextEvent]) -> None:
         source = arrival.source
-        if source is None:
+        if source is None and arrival.error is None:
             self._has_left = True
             return
-        if arrival.error is not None:
-            if source.branch.ended is None:
+        if source is None or arrival.error is not None:
+            if source is None or source.branch.ended is None:
                 self._failure = self._failure or arrival.error
             return
         branch = source.branch
