@@ -6,6 +6,7 @@ acknowledged any more: a failed fsync is never tried again.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -183,6 +184,7 @@ class DurableJournal:
 
     # --- on the writer's thread -----------------------------------------------------------------
     def _write_forever(self) -> None:
+        forgot_s = self._wall_s()
         try:
             while True:
                 batch = self._next_batch()
@@ -190,8 +192,11 @@ class DurableJournal:
                     return
                 if batch:
                     self._commit(batch)
-                else:
-                    self._store.forget(int(self._wall_s() - self._keep_s))
+                now_s = self._wall_s()
+                if not batch or now_s - forgot_s >= FORGET_EVERY_S:  # busy or not
+                    forgot_s = now_s
+                    with contextlib.suppress(StoreFull):  # erasing needs room too: later
+                        self._store.forget(int(now_s - self._keep_s))
         except JournalFault as fault:
             self._tell(self._fail, fault.message)
         except Exception:  # the thread's outermost edge

@@ -23,6 +23,8 @@ class HeldStore:
         self.durable = []
         self.batches = 0
         self.fails_with = []
+        self.forgotten = []
+        self.forgetting_fails_with = []
         self.may_commit = threading.Semaphore(0)
         self.tries = threading.Semaphore(0)
 
@@ -38,6 +40,9 @@ class HeldStore:
         return Recovered()
 
     def forget(self, finished_before_s):
+        self.forgotten.append(finished_before_s)
+        if self.forgetting_fails_with:
+            raise self.forgetting_fails_with.pop(0)
         return 0
 
     def close(self):
@@ -51,9 +56,10 @@ class Bench:
         self.store = store
         self.said = []
         self.failures = []
+        self.wall_s = 0.0
         self.failed = asyncio.Event()
         self.journal = DurableJournal(
-            store, on_failed=self._note_failure, wall_s=lambda: 0.0, policy=policy
+            store, on_failed=self._note_failure, wall_s=lambda: self.wall_s, policy=policy
         )
 
     def _note_failure(self, reason):
@@ -165,3 +171,19 @@ async def test_zombie_of_an_older_epoch_is_refused_after_a_restart(tmp_path):
         second.append("late", tokens(request, 0, 1, epoch=2))
     second.append("right", tokens(request, 0, 1, epoch=3))
     await second.journal.close()
+
+
+async def test_what_is_over_is_erased_under_steady_traffic_too():
+    bench = Bench(HeldStore())
+    bench.store.forgetting_fails_with = [StoreFull("full")]
+    await bench.journal.recover()
+    request = a_request()
+    bench.store.may_commit.release(3)
+    await soon(bench.append("first", *begun(request)))
+    assert bench.store.forgotten == []
+    for index, wall_s in enumerate((5_000.0, 10_000.0)):
+        bench.wall_s = wall_s
+        await soon(bench.append("next", tokens(request, index, index)))
+    await bench.journal.close()
+    assert bench.store.forgotten == [1_400, 6_400], "erasing needs room: a full disk only delays it"
+    assert bench.failures == []
