@@ -11,7 +11,7 @@ from mantle.core.epoch import Epoch
 from mantle.core.ids import TenantId
 from mantle.journal.record import Parked
 from mantle.journal.store_port import StoreFenced, StoreFull
-from mantle.journal.stores.sqlite import FILE_NAME, SqliteStore
+from mantle.journal.stores.sqlite import FILE_NAME, Opening, SqliteStore
 from mantle.testing.requests import a_request
 from tests.unit.journal.records import ask_of, begun, finished, scored, tokens, whole
 
@@ -173,7 +173,7 @@ def test_damaged_record_sets_its_ask_aside_and_no_other(family, store):
             assert [ask.asked.id for ask in found.asks] == ["req_2"]
             assert [damage.id for damage in found.damaged] == ["req_1"]
             again.close()
-    assert [damage.id for damage in family.open(read_only=True).verify()] == ["req_1"]
+    assert [damage.id for damage in family.open(opening=Opening.READING).verify()] == ["req_1"]
 
 
 def test_lost_token_record_is_noticed(family, store):

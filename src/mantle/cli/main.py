@@ -5,6 +5,7 @@ import click
 from mantle import __version__
 from mantle.cli.admin import admin
 from mantle.cli.config_check import config_group
+from mantle.cli.journal import journal
 from mantle.cli.models import models
 from mantle.cli.serve import serve
 from mantle.cli.simulate import simulate
@@ -22,6 +23,7 @@ main.add_command(simulate)
 main.add_command(models)
 main.add_command(tenants)
 main.add_command(admin)
+main.add_command(journal)
 main.add_command(config_group)
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from mantle.core.errors import JournalFault
 from mantle.journal.port import Recovered
 from mantle.journal.record import Dispatched
 from mantle.journal.store_port import StoreBroken, StoreFull
-from mantle.journal.stores.sqlite import SqliteStore
+from mantle.journal.stores.sqlite import Opening, SqliteStore
 from mantle.journal.writer import DurableJournal, Policy
 from mantle.testing.requests import a_request
 from tests.unit.journal.records import ask_of, begun, tokens
@@ -144,7 +144,7 @@ async def test_relaxed_acknowledges_at_once_and_commits_soon(tmp_path):
     bench.append("first", *begun(request), ask_of(request))
     assert [name for name, _ in bench.said] == ["first"]
     await bench.journal.close()
-    assert len(SqliteStore(tmp_path, read_only=True).recover().asks) == 1
+    assert len(SqliteStore(tmp_path, opening=Opening.READING).recover().asks) == 1
 
 
 async def test_closing_commits_what_is_queued(tmp_path):
@@ -154,7 +154,7 @@ async def test_closing_commits_what_is_queued(tmp_path):
     bench.append("first", *begun(request), ask_of(request))
     bench.append("second", tokens(request, 0, 1, 2))
     await bench.journal.close()
-    (ask,) = SqliteStore(tmp_path, read_only=True).recover().asks
+    (ask,) = SqliteStore(tmp_path, opening=Opening.READING).recover().asks
     assert ask.requests[0].output == [1, 2]
 
 

@@ -10,6 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +56,14 @@ AND NOT EXISTS (SELECT 1 FROM requests WHERE ask = asks.id AND is_finished = 0)
 """
 
 
+class Opening(StrEnum):
+    """What for? `OWNING` fences every earlier owner; `BESIDE` one, only `compact` is allowed."""
+
+    OWNING = "owning"
+    BESIDE = "beside"
+    READING = "reading"
+
+
 class SqliteStore:
     """Implements `JournalStore`. `commit` and `forget` belong to one thread, reading to any.
 
@@ -65,7 +74,7 @@ class SqliteStore:
         self,
         folder: Path,
         *,
-        read_only: bool = False,
+        opening: Opening = Opening.OWNING,
         synchronous: str = "FULL",
         pages_max: int | None = None,
         wall_s: Callable[[], float] = time.time,
@@ -75,11 +84,11 @@ class SqliteStore:
         self._wall_s = wall_s
         self._connection: sqlite3.Connection | None = None
         self._owner_epoch = 0
-        if not read_only:
+        if opening is not Opening.READING:
             with _told():
-                self._open(synchronous, pages_max)
+                self._open(opening, synchronous, pages_max)
 
-    def _open(self, synchronous: str, pages_max: int | None) -> None:
+    def _open(self, opening: Opening, synchronous: str, pages_max: int | None) -> None:
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds prompts
         connection = sqlite3.connect(
             self.path, timeout=_BUSY_S_MAX, isolation_level=None, check_same_thread=False
@@ -91,9 +100,9 @@ class SqliteStore:
         connection.executescript(_SCHEMA)
         if pages_max is not None:
             connection.execute(f"PRAGMA max_page_count = {pages_max}")
-        (self._owner_epoch,) = connection.execute(
-            "UPDATE owner SET epoch = epoch + 1 RETURNING epoch"
-        ).fetchone()
+        if opening is Opening.OWNING:
+            connection.execute("UPDATE owner SET epoch = epoch + 1")
+        (self._owner_epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
         self._connection = connection
 
     # --- writing --------------------------------------------------------------------------------
