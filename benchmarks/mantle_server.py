@@ -34,6 +34,7 @@ def running_mantle(
     engine: dict[str, Any],
     prefix: Sequence[str] = (),
     api_keys: Sequence[str] = (API_KEY,),
+    journal: dict[str, Any] | None = None,
 ) -> Iterator[RunningMantle]:
     """`mantle serve` on a free port with one model and a tenant for each key, in a new folder."""
     port = free_port()
@@ -41,7 +42,7 @@ def running_mantle(
     with tempfile.TemporaryDirectory(prefix="mantle-benchmark-") as folder:
         config_path = Path(folder) / "mantle.yaml"
         config_path.write_text(
-            json.dumps(_config(folder, engine, model_name, api_keys))
+            json.dumps(_config(folder, engine, model_name, api_keys) | {"journal": journal or {}})
         )  # JSON is YAML
         add = [program, "models", "add", str(model_path), "--name", model_name]
         subprocess.run([*add, "--data-dir", folder], check=True, stdout=subprocess.DEVNULL)
