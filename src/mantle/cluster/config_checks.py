@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from mantle.cluster.config_model import Config, SchedulerConfig, TenantConfig
+from mantle.cluster.config_model import Config, JournalConfig, SchedulerConfig, TenantConfig
 from mantle.core.limits import BODY_BYTES_MAX, BODY_IDLE_S_MAX, SSE_PING_S
 from mantle.core.tenant import ANY_MODEL, QueueBound, Quota, Reservation, Tenant
 from mantle.engine.port import EngineSettings
@@ -18,6 +18,7 @@ def problems_of(config: Config) -> list[str]:
         *(p for m, e in config.engines.items() for p in _engine_problems(f"engines.{m}", e)),
         *_scheduler_problems(config.scheduler),
         *_tenant_problems(config.tenants),
+        *_journal_problems(config.journal),
     ]
     if not 0 <= config.server.port <= 65_535:
         problems.append("server.port: must be 0…65535 (0 picks a free one)")
@@ -29,8 +30,6 @@ def problems_of(config: Config) -> list[str]:
         problems.append(f"gateway.body_idle_s: must be above 0 and at most {BODY_IDLE_S_MAX:g}")
     if not 0 <= config.gateway.reattach_grace_s <= 3_600:
         problems.append("gateway.reattach_grace_s: must be 0…3600")
-    if not config.journal.keep_s > 0:
-        problems.append("journal.keep_s: must be above 0")
     if not 0 <= config.gateway.stream_hold_s <= SSE_PING_S:
         problems.append(f"gateway.stream_hold_s: must be 0…{SSE_PING_S:g}")
     if config.observe.log_level not in ("debug", "info", "warning", "error"):
@@ -71,6 +70,17 @@ def _scheduler_problems(scheduler: SchedulerConfig) -> list[str]:
         ]
     if scheduler.cost.input_token < 0 or scheduler.cost.output_token <= 0:
         problems.append("scheduler.cost: input_token must be 0 or more, output_token above 0")
+    return problems
+
+
+def _journal_problems(journal: JournalConfig) -> list[str]:
+    problems = []
+    if not journal.keep_s > 0:
+        problems.append("journal.keep_s: must be above 0")
+    if journal.url and journal.store != "postgres":
+        problems.append("journal.url: is for `store: postgres` only; remove one of the two")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", journal.schema):
+        problems.append("journal.schema: use 1…63 lower-case letters, digits or '_'")
     return problems
 
 

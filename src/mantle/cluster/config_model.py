@@ -145,14 +145,18 @@ class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is written down of requests. `store`: `sqlite` or `none` (nothing survives the server).
+    """What is written down of requests. `store`: `sqlite` (a file in the data folder), `postgres`
+    (schema `schema` of the database at `url`; without a `url`, the environment's
+    MANTLE_JOURNAL_URL) or `none` (nothing survives the server).
 
     `policy`: `strict` shows what is durable, `relaxed` may lose the last 50 ms. `keep_s`: how long
     a finished request can be asked for again. `retention` `none`: no text and no tokens are ever
     written, so a request does not survive the server.
     """
 
-    store: Literal["sqlite", "none"] = "sqlite"
+    store: Literal["sqlite", "postgres", "none"] = "sqlite"
+    url: str | None = None
+    schema: str = "mantle"
     policy: Literal["strict", "relaxed"] = "strict"
     keep_s: float = 3_600.0
     retention: Literal["default", "none"] = "default"

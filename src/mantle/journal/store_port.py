@@ -5,6 +5,7 @@ Invariant: `commit` is all or nothing, and once it returned, the records survive
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from mantle.core.errors import JournalFault
@@ -14,8 +15,24 @@ from mantle.journal.port import Damage, Recovered
 from mantle.journal.record import Record
 
 
-class StoreFull(JournalFault):
-    """There is no room; nothing was written, and the same commit may be tried again."""
+class Opening(StrEnum):
+    """What for? `OWNING` fences every earlier owner; `BESIDE` one, only `compact` is allowed."""
+
+    OWNING = "owning"
+    BESIDE = "beside"
+    READING = "reading"
+
+
+class StoreWaits(JournalFault):
+    """Not now: the same commit may be tried again, and it will not be written twice."""
+
+
+class StoreFull(StoreWaits):
+    """There is no room; nothing was written."""
+
+
+class StoreAway(StoreWaits):
+    """The store cannot be reached. A commit that landed unseen is recognised at the next try."""
 
 
 class StoreFenced(JournalFault):
@@ -47,11 +64,31 @@ class Compacted:
     bytes_after: int
 
 
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """What one tenant used of one model in one hour, by lane and outcome: each token once.
+
+    `hour_s`: the hour's begin in Unix seconds; a request counts in the hour of its end.
+    """
+
+    hour_s: int
+    tenant_id: TenantId
+    model_id: str
+    lane: str
+    outcome: str
+    requests: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
 class JournalStore(Protocol):
     """One journal, opened for writing (it fences all earlier openers) or for reading."""
 
     def commit(self, records: Sequence[Record]) -> None:
-        """Raises `StoreFull`, `StoreFenced` or `StoreBroken`."""
+        """Raises `StoreWaits` (then the next commit is the same again), `StoreFenced` or
+        `StoreBroken`.
+        """
         ...
 
     def recover(self) -> Recovered:
@@ -68,6 +105,10 @@ class JournalStore(Protocol):
 
     def summaries(self) -> Iterator[AskSummary]:
         """Newest first."""
+        ...
+
+    def usage(self, since_s: int = 0) -> Iterator[UsageLine]:
+        """What ended since then, by hour; it outlives the requests' content."""
         ...
 
     def verify(self) -> list[Damage]:

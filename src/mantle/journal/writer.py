@@ -21,7 +21,7 @@ from mantle.journal.fence import Fence
 from mantle.journal.history import AskHistory
 from mantle.journal.port import Recovered
 from mantle.journal.record import Record
-from mantle.journal.store_port import JournalStore, StoreFull
+from mantle.journal.store_port import JournalStore, StoreWaits
 
 log = logging.getLogger("mantle.journal")
 
@@ -195,7 +195,7 @@ class DurableJournal:
                 now_s = self._wall_s()
                 if not batch or now_s - forgot_s >= FORGET_EVERY_S:  # busy or not
                     forgot_s = now_s
-                    with contextlib.suppress(StoreFull):  # erasing needs room too: later
+                    with contextlib.suppress(StoreWaits):  # erasing needs room too: later
                         self._store.forget(int(now_s - self._keep_s))
         except JournalFault as fault:
             self._tell(self._fail, fault.message)
@@ -223,7 +223,7 @@ class DurableJournal:
             try:
                 if batch.records:
                     self._store.commit(batch.records)
-            except StoreFull as full:
+            except StoreWaits as full:
                 self._tell(self._is_full, full.message)
                 with self._wake:
                     if self._wake.wait_for(lambda: self._closing, RETRY_S):

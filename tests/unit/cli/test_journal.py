@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from mantle.cli.main import main
+from mantle.journal.stores.postgres import PostgresStore
 from mantle.journal.stores.sqlite import SqliteStore
 from mantle.testing.requests import a_request
 from tests.unit.journal.records import ask_of, begun, tokens, whole
@@ -74,3 +75,43 @@ def test_compact_erases_what_is_over_and_leaves_the_server_its_journal(mantle, s
 
 def test_a_missing_journal_is_said(mantle):
     assert "is not there" in mantle("ls", fails=True)
+
+
+def test_usage_is_summed_by_hour(mantle, store):
+    line = json.loads(mantle("usage", "--json"))
+    assert (line["hour_s"], line["requests"], line["output_tokens"]) == (0, 1, 3)
+    assert line["outcome"] == "completed"
+    mantle("compact", "--keep-s", "0")
+    assert "3 output" in mantle("usage"), "it outlives the request"
+    assert mantle("usage", "--since", "2026-01-01") == ""
+
+
+def test_a_journal_in_a_database_is_found_by_the_config(
+    mantle, postgres, postgres_schema, tmp_path
+):
+    store = PostgresStore(postgres.url, schema=postgres_schema, wall_s=lambda: 2_000.0)
+    store.commit(whole("req_there")[1])
+    store.close()
+    config = tmp_path / "mantle.yaml"
+    place = {"store": "postgres", "url": postgres.url, "schema": postgres_schema}
+    config.write_text(json.dumps({"journal": place}))
+    assert "req_there" in mantle("ls", "--config", str(config))
+    assert "sound" in mantle("verify", "--config", str(config))
+    assert mantle("compact", "--keep-s", "0", "--config", str(config)).startswith("1 erased")
+    assert "3 output" in mantle("usage", "--config", str(config))
+
+
+@pytest.mark.parametrize(
+    ("journal", "said"),
+    [
+        ({"store": "none"}, "nothing is written down"),
+        ({"store": "postgres"}, "MANTLE_JOURNAL_URL"),
+        ({"store": "postgres", "url": "host=/nowhere"}, "cannot be reached"),
+        ({"store": "sqlite", "url": "host=/nowhere"}, "remove one of the two"),
+        ({"store": "postgres", "schema": "a-b"}, "journal.schema: use"),
+    ],
+)
+def test_a_config_that_leads_nowhere_is_said(mantle, tmp_path, journal, said):
+    config = tmp_path / "mantle.yaml"
+    config.write_text(json.dumps({"journal": journal}))
+    assert said in mantle("ls", "--config", str(config), fails=True)

@@ -9,8 +9,8 @@ from mantle.core.epoch import Epoch
 from mantle.core.errors import JournalFault
 from mantle.journal.port import Recovered
 from mantle.journal.record import Dispatched
-from mantle.journal.store_port import StoreBroken, StoreFull
-from mantle.journal.stores.sqlite import Opening, SqliteStore
+from mantle.journal.store_port import Opening, StoreBroken, StoreFull
+from mantle.journal.stores.sqlite import SqliteStore
 from mantle.journal.writer import DurableJournal, Policy
 from mantle.testing.requests import a_request
 from tests.unit.journal.records import ask_of, begun, tokens

@@ -1,38 +1,31 @@
 """The journal in one SQLite file: for one machine, with nothing to install.
 
 WAL with `synchronous=FULL`: a commit returns once its records would survive a loss of power.
-Invariant: rows of `records` are only added, until their whole ask is forgotten; `asks` and
-`requests` are an index over them. The newest opener owns the journal: an older one's commits fail.
+Invariant: the newest opener owns the journal: an older one's commits fail.
 """
 
 import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from mantle.core.epoch import FIRST_EPOCH, Epoch
-from mantle.core.errors import JournalFault
-from mantle.core.ids import RequestId, TenantId
-from mantle.journal.coalesce import coalesce
-from mantle.journal.codec import decode, encode, owner_of
-from mantle.journal.history import AskHistory, RequestHistory, request_history
-from mantle.journal.port import Damage, Recovered
-from mantle.journal.record import Accepted, Asked, Finished, Record
+from mantle.journal.port import Damage
 from mantle.journal.store_port import (
-    AskSummary,
     Compacted,
+    Opening,
     StoreBroken,
     StoreFenced,
     StoreFull,
 )
+from mantle.journal.stores.sql import Session, SqlStore
 
 FILE_NAME: Final = "journal.db"
 
 _BUSY_S_MAX: Final = 5.0
+_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS owner (only INTEGER PRIMARY KEY CHECK (only = 1), epoch INTEGER);
 INSERT OR IGNORE INTO owner VALUES (1, 0);
@@ -49,22 +42,24 @@ CREATE INDEX IF NOT EXISTS requests_by_ask ON requests (ask);
 CREATE TABLE IF NOT EXISTS records (seq INTEGER PRIMARY KEY, owner TEXT, blob BLOB);
 CREATE INDEX IF NOT EXISTS records_by_owner ON records (owner, seq);
 """
-_FINISH_ASK: Final = """
-UPDATE asks SET finished_s = ? WHERE id = (SELECT ask FROM requests WHERE id = ?)
-AND finished_s IS NULL
-AND NOT EXISTS (SELECT 1 FROM requests WHERE ask = asks.id AND is_finished = 0)
+_SCHEMA_2: Final = """
+ALTER TABLE requests ADD COLUMN tenant TEXT DEFAULT '';
+ALTER TABLE requests ADD COLUMN model TEXT DEFAULT '';
+ALTER TABLE requests ADD COLUMN lane TEXT DEFAULT '';
+ALTER TABLE requests ADD COLUMN finished_s INTEGER DEFAULT 0;
+ALTER TABLE requests ADD COLUMN outcome TEXT DEFAULT '';
+ALTER TABLE requests ADD COLUMN input_tokens INTEGER DEFAULT 0;
+ALTER TABLE requests ADD COLUMN cached_tokens INTEGER DEFAULT 0;
+ALTER TABLE requests ADD COLUMN output_tokens INTEGER DEFAULT 0;
+CREATE TABLE used (
+    hour_s INTEGER, tenant TEXT, model TEXT, lane TEXT, outcome TEXT, requests INTEGER,
+    input_tokens INTEGER, cached_tokens INTEGER, output_tokens INTEGER,
+    PRIMARY KEY (hour_s, tenant, model, lane, outcome)
+) WITHOUT ROWID;
 """
 
 
-class Opening(StrEnum):
-    """What for? `OWNING` fences every earlier owner; `BESIDE` one, only `compact` is allowed."""
-
-    OWNING = "owning"
-    BESIDE = "beside"
-    READING = "reading"
-
-
-class SqliteStore:
+class SqliteStore(SqlStore):
     """Implements `JournalStore`. `commit` and `forget` belong to one thread, reading to any.
 
     `synchronous` is FULL but for the tests that show why.
@@ -97,63 +92,13 @@ class SqliteStore:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA secure_delete = ON")
-        connection.executescript(_SCHEMA)
+        _bring_up_to_date(connection)
         if pages_max is not None:
             connection.execute(f"PRAGMA max_page_count = {pages_max}")
         if opening is Opening.OWNING:
             connection.execute("UPDATE owner SET epoch = epoch + 1")
         (self._owner_epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
         self._connection = connection
-
-    # --- writing --------------------------------------------------------------------------------
-    def commit(self, records: Sequence[Record]) -> None:
-        """See `JournalStore.commit`."""
-        with _told(), self._transaction() as connection:
-            now_s = int(self._wall_s())
-            for record in coalesce(records):
-                owner = owner_of(record)
-                connection.execute(
-                    "INSERT INTO records (owner, blob) VALUES (?, ?)", (owner, encode(record))
-                )
-                self._index(connection, record, now_s)
-
-    def _index(self, connection: sqlite3.Connection, record: Record, now_s: int) -> None:
-        if isinstance(record, Accepted):
-            connection.execute("INSERT INTO requests (id) VALUES (?)", (record.request.id,))
-        elif isinstance(record, Asked):
-            connection.execute(
-                "INSERT INTO asks VALUES (?, ?, ?, ?, ?, NULL)",
-                (record.id, record.tenant_id, record.route, record.created_s, record.key_digest),
-            )
-            for choice in record.choices:
-                connection.execute(
-                    "UPDATE requests SET ask = ? WHERE id = ?", (record.id, choice.request_id)
-                )
-            connection.execute(_FINISH_ASK, (now_s, record.choices[0].request_id))
-        elif isinstance(record, Finished):
-            connection.execute(
-                "UPDATE requests SET is_finished = 1 WHERE id = ?", (record.request_id,)
-            )
-            connection.execute(_FINISH_ASK, (now_s, record.request_id))
-
-    def forget(self, finished_before_s: int) -> int:
-        """See `JournalStore.forget`; also requests whose ask was never written."""
-        with _told(), self._transaction() as connection:
-            over = connection.execute(
-                "SELECT id FROM asks WHERE finished_s < ?", (finished_before_s,)
-            ).fetchall()
-            for (ask_id,) in over:
-                connection.execute(
-                    "DELETE FROM records WHERE owner = ?1"
-                    " OR owner IN (SELECT id FROM requests WHERE ask = ?1)",
-                    (ask_id,),
-                )
-                connection.execute("DELETE FROM requests WHERE ask = ?", (ask_id,))
-                connection.execute("DELETE FROM asks WHERE id = ?", (ask_id,))
-            stray = "SELECT id FROM requests WHERE ask IS NULL AND is_finished = 1"
-            connection.execute(f"DELETE FROM records WHERE owner IN ({stray})")
-            connection.execute("DELETE FROM requests WHERE ask IS NULL AND is_finished = 1")
-            return len(over)
 
     def compact(self, finished_before_s: int) -> Compacted:
         """See `JournalStore.compact`."""
@@ -165,136 +110,72 @@ class SqliteStore:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return Compacted(asks, before, self._size_bytes())
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing, and only while nobody else has opened the journal."""
-        connection = self._connection
-        assert connection is not None, "opened for reading"
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            (epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
-            if epoch != self._owner_epoch:
-                raise StoreFenced("another server has opened this journal")
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-
-    # --- reading --------------------------------------------------------------------------------
-    def recover(self) -> Recovered:
-        """See `JournalStore.recover`."""
-        asks: list[AskHistory] = []
-        damaged: list[Damage] = []
-        with _told(), self._reading() as connection:
-            running = connection.execute(
-                "SELECT id FROM asks WHERE finished_s IS NULL ORDER BY created_s, id"
-            ).fetchall()
-            for (ask_id,) in running:
-                try:
-                    history = _ask_history(connection, ask_id)
-                except JournalFault as fault:
-                    damaged.append(Damage(ask_id, fault.message))
-                else:
-                    if history is not None and not history.is_over:
-                        asks.append(history)
-            orphans = [
-                (RequestId(request_id), _epoch_of(connection, RequestId(request_id)))
-                for (request_id,) in connection.execute(
-                    "SELECT id FROM requests WHERE ask IS NULL AND is_finished = 0"
-                ).fetchall()
-            ]
-        return Recovered(tuple(asks), tuple(orphans), tuple(damaged))
-
-    def history(self, ask_id: str) -> AskHistory | None:
-        """See `JournalStore.history`."""
-        with _told(), self._reading() as connection:
-            return _ask_history(connection, ask_id)
-
-    def find_key(self, tenant_id: TenantId, key_digest: str) -> str | None:
-        """See `JournalStore.find_key`."""
-        with _told(), self._reading() as connection:
-            row = connection.execute(
-                "SELECT id FROM asks WHERE tenant = ? AND key_digest = ? AND key_digest != ''"
-                " ORDER BY created_s DESC, id DESC LIMIT 1",
-                (tenant_id, key_digest),
-            ).fetchone()
-        return None if row is None else str(row[0])
-
-    def summaries(self) -> Iterator[AskSummary]:
-        """See `JournalStore.summaries`."""
-        with _told(), self._reading() as connection:
-            rows = connection.execute(
-                "SELECT id, tenant, route, created_s, finished_s,"
-                " (SELECT count(*) FROM requests WHERE ask = asks.id) FROM asks"
-                " ORDER BY created_s DESC, id DESC"
-            )
-            for ask_id, tenant, route, created_s, finished_s, count in rows:
-                yield AskSummary(ask_id, TenantId(tenant), route, created_s, finished_s, count)
-
-    def verify(self) -> list[Damage]:
-        """See `JournalStore.verify`."""
-        damaged: list[Damage] = []
-        with _told(), self._reading() as connection:
-            for (problem,) in connection.execute("PRAGMA integrity_check(8)").fetchall():
-                if problem != "ok":
-                    damaged.append(Damage("file", "its pages contradict each other"))
-            for (ask_id,) in connection.execute("SELECT id FROM asks ORDER BY id").fetchall():
-                try:
-                    _ask_history(connection, ask_id)
-                except JournalFault as fault:
-                    damaged.append(Damage(ask_id, fault.message))
-        return damaged
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            yield connection
-        finally:
-            connection.close()
-
-    def _size_bytes(self) -> int:
-        names = (self.path, self.path.with_name(FILE_NAME + "-wal"))
-        return sum(name.stat().st_size for name in names if name.exists())
-
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
+    def _now_s(self) -> int:
+        return int(self._wall_s())
 
-def _ask_history(connection: sqlite3.Connection, ask_id: str) -> AskHistory | None:
-    if connection.execute("SELECT 1 FROM asks WHERE id = ?", (ask_id,)).fetchone() is None:
-        return None
-    records = _records(connection, ask_id)
-    if len(records) != 1 or not isinstance(records[0], Asked):
-        raise JournalFault("an ask was not written exactly once")
-    asked = records[0]
-    return AskHistory(asked, tuple(_request(connection, c.request_id) for c in asked.choices))
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Session]:
+        connection = self._connection
+        assert connection is not None, "opened for reading"
+        with _told():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                (epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
+                if epoch != self._owner_epoch:
+                    raise StoreFenced("another server has opened this journal")
+                yield _SqliteSession(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Session]:
+        with _told():
+            connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+            try:
+                yield _SqliteSession(connection)
+            finally:
+                connection.close()
+
+    def _damage_below(self, session: Session) -> list[Damage]:
+        rows = session.read("PRAGMA integrity_check(8)")
+        return [
+            Damage("file", "its pages contradict each other") for (said,) in rows if said != "ok"
+        ]
+
+    def _size_bytes(self) -> int:
+        names = (self.path, self.path.with_name(FILE_NAME + "-wal"))
+        return sum(name.stat().st_size for name in names if name.exists())
 
 
-def _request(connection: sqlite3.Connection, request_id: RequestId) -> RequestHistory:
-    return request_history(_records(connection, request_id))
+class _SqliteSession:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def write(self, sql: str, *values: object) -> None:
+        self._connection.execute(sql, values)
+
+    def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        with _told():
+            return self._connection.execute(sql, values).fetchall()
 
 
-def _epoch_of(connection: sqlite3.Connection, request_id: RequestId) -> Epoch:
-    """The newest epoch of a request that nobody will go on with."""
-    try:
-        return _request(connection, request_id).epoch
-    except JournalFault:
-        return FIRST_EPOCH
-
-
-def _records(connection: sqlite3.Connection, owner: str) -> list[Record]:
-    try:
-        rows = connection.execute(
-            "SELECT blob FROM records WHERE owner = ? ORDER BY seq", (owner,)
-        ).fetchall()
-    except sqlite3.DatabaseError:
-        raise JournalFault("the file is damaged where its records are") from None
-    return [decode(bytes(blob), owner) for (blob,) in rows]
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """The tables as they are today, whatever version the file has."""
+    connection.execute("BEGIN IMMEDIATE")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version < _VERSION:
+        for statement in (_SCHEMA + _SCHEMA_2).split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+    connection.execute("COMMIT")
 
 
 @contextlib.contextmanager
