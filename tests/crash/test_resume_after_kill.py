@@ -1,98 +1,27 @@
 """A server that is killed anywhere, and started again: what a client was shown goes on, exactly."""
 
 import json
-import subprocess
-import sys
 
 import httpx
 import pytest
 
 from mantle.core.crash_point import CRASH_POINTS
-from mantle.testing.scripts import script_of, write_script
-from tests.running_server import start_server
+from mantle.testing.scripts import byte_script, script_of, write_script
+from tests.crash.site import DEADLINE_S, Seen, Site, journal_place
 
 pytestmark = pytest.mark.process
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("a") + 26)]
 SCRIPT = script_of(*LETTERS, step_ms=15.0)
 TEXT = "".join(LETTERS)
-DEADLINE_S = 30
-
-
-class Site:
-    """One data folder; servers start on it and die."""
-
-    def __init__(self, folder, journal):
-        self.folder = folder
-        self.started = []
-        self.journal = journal
-        path = write_script(folder, SCRIPT)
-        self._mantle("models", "add", str(path), "--name", "fake")
-        self.api_key = self._mantle("tenants", "add", "t").strip().splitlines()[-1]
-        config = {"pool": {"preload": ["fake"]}, "journal": self.journal}
-        (folder / "mantle.yaml").write_text(json.dumps(config))
-
-    def _mantle(self, *words):
-        command = [sys.executable, "-m", "mantle.cli.main", *words, "--data-dir", str(self.folder)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return done.stdout
-
-    def start(self, crash_point=""):
-        config = str(self.folder / "mantle.yaml")
-        env = {"MANTLE_CRASH_POINT": crash_point}
-        server = start_server(self.folder, "--config", config, env=env)
-        self.started.append(server)
-        headers = {"authorization": f"Bearer {self.api_key}"}
-        return server, httpx.Client(base_url=server.base_url, headers=headers, timeout=DEADLINE_S)
-
-    def stop(self):
-        for server in self.started:
-            if server.process.poll() is None:
-                server.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def site(request, tmp_path):
-    journal = {"store": request.param}
-    if request.param == "postgres":
-        server = request.getfixturevalue("postgres")
-        journal |= {"url": server.url, "schema": request.getfixturevalue("postgres_schema")}
-    made = Site(tmp_path, journal)
+    made = Site(tmp_path, journal_place(request, request.param), model="fake")
+    made.mantle("models", "add", str(write_script(tmp_path, SCRIPT)), "--name", "fake")
     yield made
     made.stop()
-
-
-class Seen:
-    """What a client has of a stream: texts by choice, positions, and the request's id."""
-
-    def __init__(self):
-        self.request_id = None
-        self.positions = []
-        self.texts = {}
-        self.is_done = False
-
-    def read(self, client, method, path, **kwargs):
-        """Read until the end, or until the server is gone."""
-        try:
-            with client.stream(method, path, **kwargs) as response:
-                assert response.status_code == 200, response.read()
-                self.request_id = response.headers["x-request-id"]
-                for line in response.iter_lines():
-                    self._line(line)
-        except httpx.TransportError:
-            return
-
-    def _line(self, line):
-        if line.startswith("id: "):
-            assert line[4:] not in self.positions, "a position came twice"
-            self.positions.append(line[4:])
-        elif line == "data: [DONE]":
-            self.is_done = True
-        elif line.startswith("data: "):
-            for choice in json.loads(line[6:])["choices"]:
-                text = choice["delta"].get("content") or ""
-                index = choice["index"]
-                self.texts[index] = self.texts.get(index, "") + text
 
 
 def body(**fields):
@@ -104,8 +33,7 @@ def go_on(site, seen):
     """Start the server again and read the rest."""
     _, client = site.start()
     with client:
-        headers = {"last-event-id": seen.positions[-1]} if seen.positions else {}
-        seen.read(client, "GET", f"/v1/streams/{seen.request_id}", headers=headers)
+        seen.go_on(client)
 
 
 @pytest.mark.parametrize("passes", [1, 2, 9])
@@ -129,6 +57,61 @@ def test_what_was_shown_goes_on_at_the_exact_token(site, point, passes) -> None:
     assert seen.texts == {0: TEXT, 1: TEXT}
 
 
+@pytest.mark.parametrize("passes", [6, 7, 8])
+def test_a_character_that_was_cut_in_two_comes_whole(site, passes) -> None:
+    """A token is one byte; a character of four bytes is held back until its last one is there."""
+    text = "ab🗼ŏ🌊"
+    script = byte_script(text.encode(), step_ms=15.0)
+    site.mantle("models", "add", str(write_script(site.folder, script, name="b")), "--name", "b")
+    seen = Seen()
+    server, client = site.start(f"after_acknowledge:{passes}")
+    with client:
+        seen.read(client, "POST", "/v1/chat/completions", json=body(model="b"))
+    assert server.process.wait(DEADLINE_S) == -9
+    assert not seen.is_done
+    go_on(site, seen)
+    assert seen.texts == {0: text}
+
+
+def test_an_anthropic_stream_goes_on_with_its_events_in_order(site) -> None:
+    fields = {"model": "fake", "max_tokens": 100, "stream": True}
+    messages = [{"role": "user", "content": "go"}]
+    server, client = site.start("after_commit:9")
+    events, request_id, position = [], "", ""
+
+    def read(client, method, path, **kwargs):
+        nonlocal request_id, position
+        try:
+            with client.stream(method, path, **kwargs) as response:
+                request_id = request_id or response.headers["request-id"]
+                for line in response.iter_lines():
+                    if line.startswith("id: "):
+                        position = line[4:]
+                    elif line.startswith("data: "):
+                        events.append(json.loads(line[6:]))
+        except httpx.TransportError:
+            return
+
+    with client:
+        read(client, "POST", "/v1/messages", json={**fields, "messages": messages})
+    assert server.process.wait(DEADLINE_S) == -9
+    _, client = site.start()
+    with client:
+        read(client, "GET", f"/v1/streams/{request_id}", headers={"last-event-id": position})
+    kinds = [event["type"] for event in events if event["type"] != "ping"]
+    deltas = [one for one in kinds if one == "content_block_delta"]
+    assert kinds == [
+        "message_start",
+        "content_block_start",
+        *deltas,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    said = "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta")
+    assert said == TEXT
+
+
 def test_several_deaths_of_one_request(site) -> None:
     seen = Seen()
     _, client = site.start("after_commit:6")
@@ -137,8 +120,7 @@ def test_several_deaths_of_one_request(site) -> None:
     for _ in range(2):
         server, client = site.start("after_acknowledge:5")
         with client:
-            headers = {"last-event-id": seen.positions[-1]} if seen.positions else {}
-            seen.read(client, "GET", f"/v1/streams/{seen.request_id}", headers=headers)
+            seen.go_on(client)
         assert server.process.wait(DEADLINE_S) == -9
     go_on(site, seen)
     assert seen.is_done
@@ -180,8 +162,7 @@ def test_a_second_server_takes_the_journal_over_and_the_first_one_stops(site) ->
 
 @pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 def test_retention_none_leaves_nothing_readable(site) -> None:
-    config = {"pool": {"preload": ["fake"]}, "journal": {**site.journal, "retention": "none"}}
-    (site.folder / "mantle.yaml").write_text(json.dumps(config))
+    site.journal["retention"] = "none"
     secret = "a secret nobody may find"
     server, client = site.start()
     with client:

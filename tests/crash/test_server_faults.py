@@ -16,6 +16,7 @@ import pytest
 
 from mantle.core.script import Fault, Script
 from mantle.testing.scripts import script_of, write_script
+from tests.crash.processes import worker_pids
 from tests.running_server import start_server
 
 pytestmark = pytest.mark.process
@@ -67,16 +68,6 @@ def client_of(server):
 
 def chat(model, **fields):
     return {"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}
-
-
-def worker_pids(server):
-    listed = subprocess.run(
-        ["pgrep", "-P", str(server.process.pid), "-f", "mantle.engine.worker"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return [int(pid) for pid in listed.stdout.split()]
 
 
 def until(condition, what):

@@ -1,0 +1,14 @@
+"""The processes of a server under test."""
+
+import subprocess
+
+
+def worker_pids(server):
+    """Process ids of its workers."""
+    listed = subprocess.run(
+        ["pgrep", "-P", str(server.process.pid), "-f", "mantle.engine.worker"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(pid) for pid in listed.stdout.split()]
