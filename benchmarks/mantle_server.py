@@ -42,7 +42,7 @@ def running_mantle(
     with tempfile.TemporaryDirectory(prefix="mantle-benchmark-") as folder:
         config_path = Path(folder) / "mantle.yaml"
         config_path.write_text(
-            json.dumps(_config(folder, engine, model_name, api_keys) | {"journal": journal or {}})
+            json.dumps(config_of(folder, engine, model_name, api_keys) | {"journal": journal or {}})
         )  # JSON is YAML
         add = [program, "models", "add", str(model_path), "--name", model_name]
         subprocess.run([*add, "--data-dir", folder], check=True, stdout=subprocess.DEVNULL)
@@ -52,7 +52,7 @@ def running_mantle(
             yield RunningMantle(url, api_keys[0])
 
 
-def _config(
+def config_of(
     folder: str, engine: dict[str, Any], model_name: str, api_keys: Sequence[str]
 ) -> dict[str, Any]:
     hashes = [hashlib.sha256(api_key.encode()).hexdigest() for api_key in api_keys]

@@ -16,7 +16,7 @@ import pytest
 
 from mantle.core.script import Fault, Script
 from mantle.testing.scripts import script_of, write_script
-from tests.crash.processes import worker_pids
+from tests.crash.processes import worker_pids, zombies_of
 from tests.running_server import start_server
 
 pytestmark = pytest.mark.process
@@ -126,6 +126,36 @@ def test_stream_survives_a_stopped_worker(serve):
         assert client.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_health_says_within_five_seconds_that_no_worker_is_there(serve, how):
+    server = serve(fake=SLOW)
+    with client_of(server) as client:
+        for pid in worker_pids(server):
+            os.kill(pid, how)
+        struck = time.monotonic()
+        until(lambda: client.get("/health").status_code == 503, "it is noticed")
+        assert time.monotonic() - struck < 5
+        until(lambda: client.get("/ready").status_code == 200, "and mended")
+        reply = client.post("/v1/chat/completions", json=chat("fake"))
+        assert reply.json()["choices"][0]["message"]["content"] == "".join(LETTERS)
+
+
+def test_worker_that_is_killed_again_and_again_comes_back_each_time(serve):
+    server = serve(fake=script_of("fine"))
+    with client_of(server) as client:
+        for restarts in range(1, 6):
+            (pid,) = worker_pids(server)
+            os.kill(pid, signal.SIGKILL)
+            restarted = f"mantle_worker_restarts {restarts}.0"
+            until(lambda wanted=restarted: wanted in client.get("/metrics").text, "it restarts")
+            until(lambda: client.get("/ready").status_code == 200, "it is back")
+            (model,) = client.get("/v1/models").json()["data"]
+            assert model["id"] == "fake"
+            reply = client.post("/v1/chat/completions", json=chat("fake"))
+            assert reply.json()["choices"][0]["message"]["content"] == "fine"
+    assert not zombies_of(server)
+
+
 def test_request_that_kills_every_worker_gets_an_error_and_others_live(serve):
     deadly = script_of("a", "b", "c", fault=Fault(kind="die", after_output_tokens=0, times=None))
     server = serve(deadly=deadly, fake=script_of("fine"))
@@ -136,13 +166,7 @@ def test_request_that_kills_every_worker_gets_an_error_and_others_live(serve):
         until(lambda: client.get("/ready").status_code == 200, "the worker comes back")
         fine = client.post("/v1/chat/completions", json=chat("fake"))
         assert fine.json()["choices"][0]["message"]["content"] == "fine"
-    zombies = subprocess.run(
-        ["ps", "--ppid", str(server.process.pid), "-o", "stat="],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Z" not in zombies.stdout
+    assert not zombies_of(server)
 
 
 def test_anthropic_stream_that_loses_every_worker_ends_with_an_error_event(serve):

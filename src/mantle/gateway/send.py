@@ -6,6 +6,7 @@ has an `id:` that its client can come back with.
 
 from collections.abc import Callable
 
+from mantle.core.crash_point import crash_point
 from mantle.gateway import sse
 from mantle.gateway.answer import Answer
 from mantle.gateway.cursor import Cursor, Numbering
@@ -52,6 +53,7 @@ async def send_stream(
         chunk = b"".join(frames)
         if chunk:
             await exchange.write(chunk)
+            crash_point("after_send")
         frames = []
         events = await answer.take(settings.ping_s)
 

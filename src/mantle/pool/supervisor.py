@@ -42,7 +42,8 @@ log = logging.getLogger("mantle.pool")
 
 RESTART_BACKOFF_S_FIRST = 0.2
 RESTART_BACKOFF_S_MAX = 30.0
-HEALTHY_AFTER_S = 30.0
+HEALTHY_AFTER_S = 5.0
+"""A worker that lived so long is no crash at start: it is started again at once."""
 
 StartWorker = Callable[[WorkerId], Awaitable[WorkerLink]]
 
@@ -138,11 +139,12 @@ class Supervisor:
                 log.warning("worker %s lost: %s", worker_id, error.message)
             except OSError as error:
                 log.error("worker %s does not start: %s", worker_id, error.strerror)
+            self.restarts += 1
             if self._clock.now_ms() - started_ms > HEALTHY_AFTER_S * 1_000:
                 backoff_s = RESTART_BACKOFF_S_FIRST
-            self.restarts += 1
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(backoff_s * 2, RESTART_BACKOFF_S_MAX)
+            else:
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(backoff_s * 2, RESTART_BACKOFF_S_MAX)
 
     async def _run_worker(self, worker_id: WorkerId) -> None:
         """One life of a worker. Raises `ReplicaLost` when it ends."""
