@@ -1,6 +1,6 @@
 """The real model, killed anywhere: is every reply what an undisturbed run says, to the last bit?
 
-Five sequences of every kind run at once and are cut together; the undisturbed run asks one by one,
+Six sequences of every kind run at once and are cut together; the undisturbed run asks one by one,
 so it also shows that the batch does not matter (`numerics: exact`).
 """
 
@@ -29,6 +29,26 @@ ASKS = {
         "presence_penalty": 0.4,
     },
     "two choices": {"n": 2, "temperature": 0.9, "seed": 5},
+    "schema": {
+        "temperature": 0.9,
+        "seed": 3,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {
+                "name": "ship",
+                "strict": True,
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string", "maxLength": 40},
+                        "story": {"type": "string"},
+                    },
+                    "required": ["name", "story"],
+                    "additionalProperties": False,
+                },
+            },
+        },
+    },
     "stop string": {"temperature": 0, "stop": ["a beacon of hope"]},
 }
 

@@ -3,6 +3,7 @@
 import json
 
 import openai
+import pydantic
 import pytest
 
 MODEL = "smollm2-135m-instruct"
@@ -146,3 +147,32 @@ async def test_many_at_once_get_each_their_own(server):
 
     ids = await asyncio.gather(*(one(n) for n in range(32)))
     assert len(set(ids)) == 32
+
+
+def test_structured_output_is_parsed_by_the_client(openai_client):
+    class Ship(pydantic.BaseModel):
+        name: str = pydantic.Field(max_length=20)
+        masts: int = pydantic.Field(ge=1, le=5)
+
+    reply = openai_client.chat.completions.parse(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Invent a ship with 9 masts."}],
+        response_format=Ship,
+        max_tokens=100,
+    )
+    assert reply.choices[0].finish_reason == "stop"
+    assert 1 <= reply.choices[0].message.parsed.masts <= 5
+
+
+def test_bad_schemas_harm_no_other_stream(openai_client):
+    ask = {"model": MODEL, "messages": HELLO, "max_tokens": 24, "stream": True}
+    streams = [openai_client.chat.completions.create(**ask) for _ in range(4)]
+    for schema in ({"type": 123}, {"$ref": "#/nope"}, {"type": "hiccup"}, {"pattern": "(?=x)y"}):
+        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        with pytest.raises(openai.BadRequestError) as refused:
+            openai_client.chat.completions.create(
+                model=MODEL, messages=HELLO, response_format=wanted
+            )
+        assert refused.value.param == "response_format.json_schema.schema"
+    for stream in streams:
+        assert list(stream)[-1].choices[0].finish_reason in ("stop", "length")

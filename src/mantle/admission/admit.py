@@ -99,6 +99,7 @@ class Admission:
                 stop_strings=ask.stop_strings,
                 prompt_logprobs=ask.prompt_logprobs,
                 ignore_eos=ask.ignore_eos,
+                grammar=ask.grammar,
                 keeps_content=self._keeps_content,
             )
             for branch in range(ask.n)

@@ -30,6 +30,7 @@ class Ask:
     stop_strings: tuple[str, ...] = ()
     prompt_logprobs: bool = False
     ignore_eos: bool = False
+    grammar: str = ""
     deadline_ms: float | None = None
     prompt_param: str = "messages"
 

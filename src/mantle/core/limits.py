@@ -95,6 +95,19 @@ TEMPLATE_INTEGER_BITS_MAX: Final = 16_384
 TEMPLATE_JSON_PADDING_CHARS_MAX: Final = 64
 """Longest `indent` or separator of `tojson`. Beyond: it is written once a value."""
 
+# --- constrained output -------------------------------------------------------------------------
+GRAMMAR_CHARS_MAX: Final = 256 * 1024
+"""Longest schema, pattern or grammar. Beyond: nobody wrote it by hand, compiling takes seconds."""
+
+GRAMMAR_ITEMS_MAX: Final = 200_000
+"""Largest compiled grammar. Beyond: a few lines (`{1,10000}` nested) grow without end."""
+
+GRAMMAR_LEXER_STATES_MAX: Final = 100_000
+"""States of a grammar's lexer. Beyond: a pattern's memory grows without end."""
+
+GRAMMAR_DEPTH_MAX: Final = 64
+"""Deepest schema that is searched for what cannot be enforced. Beyond: the fault is not located."""
+
 # --- the worker link ----------------------------------------------------------------------------
 FRAME_BYTES_MAX: Final = 512 * 1024 * 1024
 """Largest message between dispatcher and worker (a parked sequence's KV). Beyond: corrupt link."""

@@ -15,8 +15,9 @@ class Request:
 
     `accepted_ms` and `deadline_ms` are on the injected monotonic clock. `stop_strings` are kept
     for the record: the gateway applies them. `prompt_logprobs` asks for the log-probability of
-    each prompt token (as many alternatives as `sampling.logprobs_count`). Unless `keeps_content`,
-    nothing of its text or tokens is ever written down.
+    each prompt token (as many alternatives as `sampling.logprobs_count`). `grammar` (in the form of
+    llguidance, "" for none) is what the output must fit. Unless `keeps_content`, nothing of its
+    text or tokens is ever written down.
     """
 
     id: RequestId
@@ -33,6 +34,7 @@ class Request:
     stop_strings: tuple[str, ...] = ()
     prompt_logprobs: bool = False
     ignore_eos: bool = False
+    grammar: str = ""
     keeps_content: bool = True
 
     def __repr__(self) -> str:

@@ -73,7 +73,8 @@ class SequenceSpec(msgspec.Struct, frozen=True, array_like=True):
     are already durable: they are replayed, not sampled, and not reported again; sampling goes on
     at output position len(resume_tokens). `lane_rank` orders prefill (0 first). An
     `urgent` sequence may interrupt the step in progress, and its prefill comes before all else.
-    `grammar_slot` and `adapter_slot` are reserved for constrained decoding and LoRA.
+    `grammar` (in llguidance's form, "" for none) constrains the output; resumed tokens must fit it.
+    `adapter_slot` is reserved for LoRA.
     """
 
     sequence_id: int
@@ -84,7 +85,7 @@ class SequenceSpec(msgspec.Struct, frozen=True, array_like=True):
     lane_rank: int = 2
     prompt_logprobs: bool = False
     ignore_eos: bool = False
-    grammar_slot: int | None = None
+    grammar: str = ""
     adapter_slot: int | None = None
     urgent: bool = False
 

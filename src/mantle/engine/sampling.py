@@ -1,7 +1,7 @@
 """Which token comes next? A pure function of (logits, parameters, seed, position): design law 7.
 
 Order, as in Hugging Face's and vLLM's chains: repetition penalty (prompt and output tokens),
-frequency and presence penalties (output tokens), logit_bias and banned ids; then temperature,
+frequency and presence penalties (output tokens), logit_bias, banned ids, grammar; then temperature,
 top_k, top_p (over what top_k left), min_p; then the largest scaled logit + Gumbel noise of
 (seed, position, id). Equal values go to the lower id everywhere. Invariant: a row's token never
 depends on the other rows, and nothing survives a call but scratch memory; ids that cannot win are
@@ -69,19 +69,22 @@ class TokenHistory:
 class Draw:
     """What decides one row's token beside its logits. `position` counts output tokens from 0.
 
-    `history` is needed only when `params.has_penalties`; `banned_ids` are never chosen.
+    `history` is needed only when `params.has_penalties`; `banned_ids` are never chosen, and of all
+    ids only those that are `allowed` (per id; None: all).
     """
 
     params: SamplingParams
     position: int
     history: TokenHistory | None = None
     banned_ids: IdArray | None = None
+    allowed: NDArray[np.bool_] | None = None
 
     @property
     def adjusts(self) -> bool:
         """True when the row's logits must be changed before choosing."""
         params = self.params
-        return self.banned_ids is not None or bool(params.logit_bias) or params.has_penalties
+        is_limited = self.banned_ids is not None or self.allowed is not None
+        return is_limited or bool(params.logit_bias) or params.has_penalties
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,8 @@ class Sampler:
                 row[token_id] += np.float32(bias)
         if draw.banned_ids is not None:
             row[draw.banned_ids] = -np.inf
+        if draw.allowed is not None:
+            np.copyto(row, -np.inf, where=~draw.allowed)
         return row
 
     def _sample(self, row: LogitRow, draw: Draw, peak: float) -> int:

@@ -15,6 +15,7 @@ from mantle.core.tokens import Usage
 from mantle.gateway import field_checks as check
 from mantle.gateway import sse, wire_errors
 from mantle.gateway.anthropic_content import AnthropicMessage, Block, to_chat
+from mantle.gateway.output_format import OutputFormat, from_schema
 from mantle.gateway.reply import Job, Prompt, ReplyContext
 from mantle.gateway.text_events import ChoiceEnded, PromptEcho, TextDelta, TextEvent, collect
 from mantle.scheduler.port import QueueView
@@ -62,6 +63,7 @@ class MessagesBody(CountBody, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     service_tier: str | None = None
+    output_format: Any = None
 
 
 count_decoder = msgspec.json.Decoder(CountBody)
@@ -106,14 +108,28 @@ def parse(body: MessagesBody) -> Job:
         stream=bool(body.stream),
         service_tier=check.one_of(body.service_tier, "service_tier", SERVICE_TIERS),
         stop_strings=check.stop_strings(body.stop_sequences, "stop_sequences"),
+        output_format=_output_format(body),
     )
 
 
 def _refuse_unsupported(body: CountBody) -> None:
     if _kind(body.tool_choice) not in (None, "auto", "none"):
         raise check.unsupported("tool_choice", "may only be of type 'auto' or 'none'")
-    if isinstance(body.output_config, dict) and body.output_config.get("format") is not None:
-        raise check.unsupported("output_config.format")
+
+
+def _output_format(body: MessagesBody) -> OutputFormat | None:
+    """`output_config.format`, or `output_format` as its beta had it."""
+    config = body.output_config if isinstance(body.output_config, dict) else {}
+    for param, value in (
+        ("output_config.format", config.get("format")),
+        ("output_format", body.output_format),
+    ):
+        if value is None:
+            continue
+        if not isinstance(value, dict) or value.get("type") != "json_schema":
+            raise check.invalid(f"{param}.type", "must be 'json_schema'")
+        return from_schema(value.get("schema"), f"{param}.schema", strict=True)
+    return None
 
 
 def _kind(tool_choice: Any) -> Any:

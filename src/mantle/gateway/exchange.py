@@ -48,6 +48,7 @@ class Exchange:
         self.has_started = False
         self.status = 0
         self.rate_limits: Callable[[], RateLimits | None] | None = None
+        self.extra_headers: list[Header] = []  # of the reply, whatever form it takes
         self.error_frame: Callable[[Exception], bytes] | None = None
         self._clock = clock
         self._receive = receive
@@ -124,7 +125,12 @@ class Exchange:
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [*headers, *self._identity_headers(), *self._limit_headers(status)],
+                "headers": [
+                    *headers,
+                    *self.extra_headers,
+                    *self._identity_headers(),
+                    *self._limit_headers(status),
+                ],
             }
         )
 

@@ -15,6 +15,7 @@ from mantle.gateway import field_checks as check
 from mantle.gateway import openai_fields as fields
 from mantle.gateway import sse
 from mantle.gateway.chat_messages import OpenAIMessage, from_openai
+from mantle.gateway.output_format import from_response_format, only_one
 from mantle.gateway.reply import Job, Prompt, ReplyContext, encode_scores
 from mantle.gateway.text_events import (
     ChoiceEnded,
@@ -80,6 +81,7 @@ def parse(body: ChatBody) -> Job:
         service_tier=body.tier(),
         stop_strings=body.stop_strings,
         ignore_eos=bool(body.ignore_eos),
+        output_format=only_one([from_response_format(body.response_format), body.output_format()]),
     )
 
 
@@ -95,10 +97,6 @@ def _refuse_unsupported(body: ChatBody) -> None:
             "continue_final_message": body.continue_final_message,
         }
     )
-    if body.response_format is not None:
-        kind = body.response_format.get("type") if isinstance(body.response_format, dict) else None
-        if kind != "text":
-            raise check.unsupported("response_format", "may only be of type 'text'")
     if body.tool_choice is not None and body.tool_choice not in _TOOL_CHOICES_SERVED:
         raise check.unsupported("tool_choice", "may only be 'auto' or 'none'")
 

@@ -89,6 +89,7 @@ def parse(body: CompletionBody) -> Job:
         drops_output=max_tokens == 0,
         # Who scores a prompt with one token more counts on exactly one (lm-eval cuts it off).
         ignore_eos=bool(body.ignore_eos) or (scores_prompt and max_tokens == 1),
+        output_format=body.output_format(),
         prompt_param="prompt",
     )
 

@@ -15,6 +15,7 @@ from mantle.core.sampling import SamplingParams
 from mantle.core.tokens import Usage
 from mantle.gateway import field_checks as check
 from mantle.gateway import sse, wire_errors
+from mantle.gateway.output_format import OutputFormat, from_extensions
 from mantle.scheduler.port import QueueView
 
 SERVICE_TIERS: Final = frozenset(
@@ -61,16 +62,16 @@ class OpenAIFields(msgspec.Struct, kw_only=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
     # refused
     min_tokens: int | None = None
     stop_token_ids: Any = None
     bad_words: Any = None
     use_beam_search: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    structured_outputs: Any = None
 
     @property
     def branch_count(self) -> int:
@@ -105,11 +106,14 @@ class OpenAIFields(msgspec.Struct, kw_only=True):
         return None if tier is None else _TIER_ALIASES.get(tier, tier)
 
     def refuse_unsupported(self) -> None:
-        names = (
-            "min_tokens", "stop_token_ids", "bad_words", "use_beam_search", "guided_json",
-            "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-        )  # fmt: skip
+        names = ("min_tokens", "stop_token_ids", "bad_words", "use_beam_search")
         check.refuse_given({name: getattr(self, name) for name in names})
+
+    def output_format(self) -> OutputFormat | None:
+        """What the extensions say of it; chat has a field of its own beside them."""
+        names = ("json", "regex", "choice", "grammar")
+        guided = {name: getattr(self, f"guided_{name}") for name in names}
+        return from_extensions(self.structured_outputs, guided)
 
     def usage_mode(self) -> "UsageMode":
         options = self.stream_options or StreamOptions()

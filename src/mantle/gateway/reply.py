@@ -11,6 +11,7 @@ from typing import Protocol
 from mantle.core.lane import Lane
 from mantle.core.sampling import SamplingParams
 from mantle.core.tokens import TokenIds, Usage
+from mantle.gateway.output_format import OutputFormat
 from mantle.gateway.text_events import TextEvent
 from mantle.scheduler.port import QueueView
 from mantle.text.port import ModelText
@@ -86,6 +87,7 @@ class Job:
     prompt_logprobs: bool = False
     drops_output: bool = False
     ignore_eos: bool = False
+    output_format: OutputFormat | None = None
     prompt_param: str = "messages"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What happens to one generation after its body was parsed? Tokenise, enter, answer.
+"""What happens to one generation after its body was parsed? Tokenise, compile, enter, answer.
 
 Invariant: whatever can be refused is refused before the first byte; once the stream has begun it
 ends with a real finish or an error frame; whatever happens, no generation is left behind.
@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import mantle
 from mantle.admission.port import Ask
@@ -18,6 +19,7 @@ from mantle.gateway.account import Account
 from mantle.gateway.answer import Answer
 from mantle.gateway.exchange import Exchange, Header
 from mantle.gateway.held import HeldAsk
+from mantle.gateway.output_format import OutputFormat
 from mantle.gateway.parts import GatewayParts
 from mantle.gateway.prompt_bound import BoundedText
 from mantle.gateway.reply import Job, Prompt, ReplyContext
@@ -28,6 +30,7 @@ from mantle.scheduler.port import Generation
 from mantle.text.port import ModelText
 
 Encode = Callable[[ModelText], list[Prompt]]
+Done = TypeVar("Done")
 
 DEADLINE_HEADER = "x-mantle-deadline-ms"
 
@@ -66,7 +69,8 @@ async def serve(turn: Turn, job: Job, paper: Paper) -> None:
     text = await parts.texts.get(entry)
     _check_bias(job, text)
     prompts, tokenise_ms = await _tokenise(turn, entry, job.encode, text)
-    entered = _enter(turn, job, entry, prompts, deadline_ms)
+    grammar = await _compiled(turn, job.output_format)
+    entered = _enter(turn, job, entry, prompts, grammar, deadline_ms)
     ask = _hold(turn, job, entry, text, prompts, entered, paper)
     account.lane = ask.context.lane.value
     account.tokenised(tokenise_ms)
@@ -106,25 +110,44 @@ async def _tokenise(
 
     Raises `Cancelled` when the client leaves meanwhile, `PromptTooLong` before the work is done.
     """
-    parts, exchange = turn.parts, turn.exchange
+    parts = turn.parts
     started_ms = parts.clock.now_ms()
     bounded = BoundedText(text, parts.pool.window_tokens(entry.id))
-    tenant_id = turn.principal.tenant.id
-    work = asyncio.ensure_future(parts.executor.run(tenant_id, lambda: encode(bounded)))
-    exchange.on_gone(lambda: _give_up(work))
+    prompts = await _aside(turn, lambda: encode(bounded))
+    return prompts, parts.clock.now_ms() - started_ms
+
+
+async def _compiled(turn: Turn, output_format: OutputFormat | None) -> str:
+    """The grammar ("": none); the reply names the keywords that it leaves out of account."""
+    if output_format is None:
+        return ""
+    grammar = await _aside(turn, output_format.compile)
+    if grammar.ignored:
+        ignored = "; ".join(grammar.ignored).encode("ascii", "replace")
+        turn.exchange.extra_headers.append((b"x-mantle-schema-ignored", ignored[:512]))
+    return grammar.source
+
+
+async def _aside(turn: Turn, work: Callable[[], Done]) -> Done:
+    """CPU work in the tenant's turn, off the event loop. Raises `Cancelled` when the client leaves
+    meanwhile.
+    """
+    exchange = turn.exchange
+    running = asyncio.ensure_future(turn.parts.executor.run(turn.principal.tenant.id, work))
+
+    def give_up() -> None:
+        running.cancel()
+
+    exchange.on_gone(give_up)
     try:
-        prompts = await work
+        done = await running
     except asyncio.CancelledError:
         exchange.raise_if_gone()
         raise
     finally:
         exchange.on_gone(None)
     exchange.raise_if_gone()
-    return prompts, parts.clock.now_ms() - started_ms
-
-
-def _give_up(work: "asyncio.Future[list[Prompt]]") -> None:
-    work.cancel()
+    return done
 
 
 def _check_bias(job: Job, text: ModelText) -> None:
@@ -137,6 +160,7 @@ def _enter(
     job: Job,
     entry: CatalogueEntry,
     prompts: list[Prompt],
+    grammar: str,
     deadline_ms: float | None,
 ) -> list[tuple[Generation, int]]:
     """All prompts' branches (each with its prompt's index) or none: a refused prompt cancels
@@ -155,6 +179,7 @@ def _enter(
                 stop_strings=job.stop_strings,
                 prompt_logprobs=job.prompt_logprobs,
                 ignore_eos=job.ignore_eos,
+                grammar=grammar,
                 deadline_ms=deadline_ms,
                 prompt_param=job.prompt_param,
             )

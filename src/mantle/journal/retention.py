@@ -19,6 +19,7 @@ def redacted(record: Record) -> Record:
             prompt_tokens=(),
             stop_strings=(),
             sampling=SamplingParams(),
+            grammar="",
         )
         return Accepted(request, len(record.request.prompt_tokens))
     if isinstance(record, Tokens):

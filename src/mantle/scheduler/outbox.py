@@ -67,6 +67,7 @@ class Outbox:
             lane_rank=request.lane.rank,
             prompt_logprobs=request.prompt_logprobs,
             ignore_eos=request.ignore_eos,
+            grammar=request.grammar,
             urgent=urgent,
         )
         if live.parked_on is not None and live.parked_on[0] == replica_id:

@@ -81,11 +81,11 @@ def action_for(found: Found) -> Action:
 
 
 def found_of(history: RequestHistory, *, is_wanted: bool, is_served: bool) -> Found:
-    """The facts about one request."""
+    """The facts about one request. With a grammar only the engine knows how it ended."""
     request = history.request
     if history.finished is not None:
         state = State.OVER
-    elif history.output_count >= request.max_output_tokens:
+    elif history.output_count >= request.max_output_tokens and not request.grammar:
         state = State.FULL
     else:
         state = State.OPEN

@@ -136,7 +136,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
                          "content": [{"type": "image"}]}])}, "messages[0].content[0].content[0]"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
-    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": None}, "max_tokens"),
     ({"stop_sequences": [""]}, "stop_sequences[0]"),

@@ -30,6 +30,7 @@ from mantle.engine.drivers.llama_native import (
 )
 from mantle.engine.drivers.llama_sequence import Resident, unknown_tokens
 from mantle.engine.drivers.llama_slots import SlotKeeper
+from mantle.engine.grammar import GrammarEngine
 from mantle.engine.port import (
     LoadReport,
     LoadSpec,
@@ -45,6 +46,7 @@ from mantle.engine.sampling import Sampler
 _NO_ROOM: Final = "the engine has no KV room for this sequence"
 _STEP_FAILED: Final = "the engine step failed"
 _NO_LOGITS: Final = "the model gave no usable logits"
+_NO_TOKEN: Final = "the grammar leaves no token to choose"
 
 
 class LlamaCppDriver:
@@ -76,6 +78,7 @@ class LlamaCppDriver:
             reuses_prefix=settings.prefix_reuse and self._facts.can_drop_tail,
             chunk_tokens=PREFILL_CHUNK_TOKENS if self._is_exact else None,
         )
+        self._grammars = GrammarEngine(context.grammar_tokenizer)
         context.warm_up()
         continues_exactly = self._is_exact and self._facts.can_drop_tail and is_exact(context)
         return LoadReport(
@@ -110,12 +113,14 @@ class LlamaCppDriver:
             raise EngineFailed("the sequence does not fit the window")
         if unknown_tokens([*spec.prompt_tokens, *output], self._facts.vocab_size):
             raise EngineFailed("a token id is outside the vocabulary")
+        grammar = self._grammars.start(spec.grammar, output) if spec.grammar else None
         self._admitted_count += 1
         self._residents[spec.sequence_id] = Resident.of(
             spec,
             output=output,
             order=self._admitted_count,
             end_ids=self._facts.end_ids,
+            grammar=grammar,
             parked_kv=kv,
             has_reported=has_reported,
         )
@@ -312,7 +317,8 @@ class LlamaCppDriver:
         choices = self._sampler.choose(logits, [one.draw() for one in choosing])
         for resident, choice in zip(choosing, choices, strict=True):
             if choice is None:
-                outputs.append(self._fail(resident, _NO_LOGITS))
+                is_free = resident.grammar is None
+                outputs.append(self._fail(resident, _NO_LOGITS if is_free else _NO_TOKEN))
                 continue
             output, is_last = resident.accept(
                 choice,

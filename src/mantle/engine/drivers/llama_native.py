@@ -6,12 +6,15 @@ it once, and nothing here knows of requests or sampling. Slots are llama.cpp seq
 
 import ctypes
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import llama_cpp
 import numpy as np
+from llguidance import LLTokenizer
+from llguidance.llamacpp import lltokenizer_from_vocab
 from numpy.typing import NDArray
 
 from mantle.core.errors import LoadFailed
@@ -206,6 +209,13 @@ class LlamaContext:
 
     def _save_held(self, slot: int) -> bytes | None:
         return self.save(slot) if self.held_tokens(slot) else b""
+
+    def grammar_tokenizer(self) -> LLTokenizer:
+        """The vocabulary as llguidance wants it; takes a third of a second."""
+        ends = self.facts.end_ids.tolist()
+        with warnings.catch_warnings():  # it calls llama.cpp by older names
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return lltokenizer_from_vocab(self._vocab, eos_token=ends)
 
     def close(self) -> None:
         """Free everything; later calls do nothing."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from mantle.core.outcome import FinishReason
 from mantle.engine.drivers.prefix_cache import Slot
+from mantle.engine.grammar import GrammarState
 from mantle.engine.logprobs import IdArray
 from mantle.engine.port import LogprobEntry, SequenceOutput, SequenceSpec
 from mantle.engine.sampling import Choice, Draw, TokenHistory
@@ -24,6 +25,7 @@ class Resident:
     known: list[int]
     history: TokenHistory | None
     banned_ids: IdArray | None
+    grammar: GrammarState | None = None
     parked_kv: bytes | None = None
     slot: Slot | None = None
     cached_tokens: int = 0
@@ -41,6 +43,7 @@ class Resident:
         output: list[int],
         order: int,
         end_ids: IdArray,
+        grammar: GrammarState | None = None,
         parked_kv: bytes | None = None,
         has_reported: bool = False,
     ) -> "Resident":
@@ -52,6 +55,7 @@ class Resident:
             known=[*spec.prompt_tokens, *output],
             history=TokenHistory(spec.prompt_tokens, output) if has_penalties else None,
             banned_ids=end_ids if spec.ignore_eos else None,
+            grammar=grammar,
             parked_kv=parked_kv,
             has_reported=has_reported,
         )
@@ -89,7 +93,8 @@ class Resident:
 
     def draw(self) -> Draw:
         """What decides the next token beside the logits."""
-        return Draw(self.spec.sampling, self.output_count, self.history, self.banned_ids)
+        allowed = None if self.grammar is None else self.grammar.allowed()
+        return Draw(self.spec.sampling, self.output_count, self.history, self.banned_ids, allowed)
 
     def accept(
         self, choice: Choice, *, is_end: bool, window_tokens: int
@@ -101,6 +106,8 @@ class Resident:
         self.known.append(choice.token_id)
         if self.history is not None:
             self.history.add(choice.token_id)
+        if self.grammar is not None:
+            self.grammar.accept(choice.token_id)
         finish = self.bound_reached(window_tokens)
         logprobs = None if choice.logprob is None else [choice.logprob]
         output = self.output(first_index, [choice.token_id], finish, logprobs)
@@ -108,6 +115,8 @@ class Resident:
 
     def bound_reached(self, window_tokens: int) -> FinishReason | None:
         """Why no further token may be added."""
+        if self.grammar is not None and self.grammar.is_over:
+            return FinishReason.END
         if self.output_count >= self.spec.max_output_tokens:
             return FinishReason.LENGTH
         if len(self.known) >= window_tokens:
