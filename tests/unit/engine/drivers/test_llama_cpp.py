@@ -1,7 +1,6 @@
 """The llama.cpp driver over the real demo weights: only what is guaranteed, not exact texts."""
 
 import importlib.util
-import json
 import math
 import threading
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from mantle.engine.port import (
     StepBudget,
     drive_to_end,
 )
-from mantle.text.structured import from_json_schema
 
 pytestmark = pytest.mark.model
 pytest.importorskip("llama_cpp")
@@ -400,74 +398,3 @@ def test_urgent_only_step_prefills_nobody_else(shared: LlamaCppDriver) -> None:
     assert [output.sequence_id for output in report.outputs] == [urgent.sequence_id]
     assert report.prefill_tokens == len(urgent.prompt_tokens)
     assert {o.sequence_id for o in _outputs(shared)} == {plain.sequence_id, urgent.sequence_id}
-
-
-# --- constrained output ---------------------------------------------------------------------------
-BOUNDED = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 1, "maximum": 5},
-    },
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-
-
-def _constrained(sequence_id: int, **changes: object) -> SequenceSpec:
-    spec = SequenceSpec(sequence_id, list(range(40, 60)), 80, SAMPLED)
-    grammar = from_json_schema(BOUNDED, lenient=False).source
-    return msgspec.structs.replace(spec, grammar=grammar, **changes)
-
-
-def _collected(driver: LlamaCppDriver) -> OutputCollector:
-    collector = OutputCollector()
-    for report in drive_to_end(driver, BUDGET):
-        collector.add(report)
-    return collector
-
-
-def _as_text(driver: LlamaCppDriver, token_ids: list[int]) -> str:
-    assert driver._context is not None
-    return driver._context.grammar_tokenizer().decode_str(token_ids)
-
-
-def test_constrained_output_fits_its_schema_and_ends_with_it(shared: LlamaCppDriver) -> None:
-    """Also when the client wants no end: after the last brace nothing may follow."""
-    for sequence_id, ignores in ((9_001, False), (9_002, True)):
-        shared.admit(_constrained(sequence_id, ignore_eos=ignores))
-    collector = _collected(shared)
-    for sequence_id in (9_001, 9_002):
-        found = json.loads(_as_text(shared, collector.tokens[sequence_id]))
-        assert set(found) == {"name", "age"}
-        assert 1 <= found["age"] <= 5
-        assert collector.finished[sequence_id] is FinishReason.END
-
-
-def test_constrained_sequence_goes_on_in_its_grammar(shared: LlamaCppDriver) -> None:
-    """Replayed at every point (as after a crash), and complete at the last one already."""
-    shared.admit(_constrained(9_010))
-    whole = _collected(shared).tokens[9_010]
-    for count in (1, len(whole) // 2, len(whole) - 1, len(whole)):
-        sequence_id = 9_100 + count
-        shared.admit(_constrained(sequence_id, resume_tokens=whole[:count]))
-        collector = _collected(shared)
-        text = _as_text(shared, whole[:count] + collector.tokens.get(sequence_id, []))
-        assert 1 <= json.loads(text)["age"] <= 5
-        assert collector.finished[sequence_id] is FinishReason.END
-
-
-def test_grammar_binds_one_sequence_and_leaves_its_neighbours_alone(
-    shared: LlamaCppDriver,
-) -> None:
-    free = SequenceSpec(9_200, list(range(40, 60)), 12, GREEDY, ignore_eos=True)
-    shared.admit(free)
-    alone = _collected(shared).tokens[9_200]
-    shared.admit(msgspec.structs.replace(free, sequence_id=9_201))
-    shared.admit(_constrained(9_202))
-    collector = _collected(shared)
-    assert len(collector.tokens[9_201]) == len(alone)
-    assert json.loads(_as_text(shared, collector.tokens[9_202]))
-    with pytest.raises(EngineFailed):
-        shared.admit(_constrained(9_203, resume_tokens=[5, 6, 7]))
-    assert not shared.has_work()
