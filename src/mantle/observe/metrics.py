@@ -26,7 +26,8 @@ SECONDS_BUCKETS = (
 )  # fmt: skip
 GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 
-Counts = Callable[[], Mapping[tuple[Lane, ModelId], int]]
+Values = Callable[[], Mapping[tuple[Lane, ModelId], float]]
+"""What a gauge reads at each scrape: a value a lane and model."""
 
 
 class Metrics:
@@ -72,6 +73,14 @@ class Metrics:
         self._queued = Gauge(
             "mantle_queued_requests", "Requests that wait now.", lane_labels, registry=registry
         )
+        self._certificate = Gauge(
+            "mantle_fairness_certificate", "Worst |dW| / 2U of two backlogged tenants, just now.",
+            lane_labels, registry=registry,
+        )  # fmt: skip
+        self._certificate_highest = Gauge(
+            "mantle_fairness_certificate_highest", "The same, the worst since the server started.",
+            lane_labels, registry=registry,
+        )  # fmt: skip
         self._engine_tokens = Counter(
             "mantle_engine_tokens", "Tokens the engine computed; phase is prefill or decode.",
             ("model", "phase"), registry=registry,
@@ -87,12 +96,25 @@ class Metrics:
             "mantle_worker_restarts", "Workers started again after a loss.", registry=registry
         )
         self._known: dict[tuple[int, tuple[str, ...]], Histogram] = {}
-        self._counts: tuple[Counts, Counts] | None = None
+        self._watched: list[tuple[Gauge, Values]] = []
         self._restarts: Callable[[], int] | None = None
 
-    def watch(self, *, queued: Counts, running: Counts, restarts: Callable[[], int]) -> None:
+    def watch(
+        self,
+        *,
+        queued: Values,
+        running: Values,
+        certificate: Values,
+        certificate_highest: Values,
+        restarts: Callable[[], int],
+    ) -> None:
         """Where the gauges are read from at each scrape."""
-        self._counts = (queued, running)
+        self._watched = [
+            (self._queued, queued),
+            (self._running, running),
+            (self._certificate, certificate),
+            (self._certificate_highest, certificate_highest),
+        ]
         self._restarts = restarts
 
     # --- what the gateway observes --------------------------------------------------------------
@@ -176,9 +198,7 @@ class Metrics:
     def _read_gauges(self) -> None:
         if self._restarts is not None:
             self._worker_restarts.set(self._restarts())
-        if self._counts is None:
-            return
-        for gauge, read in zip((self._queued, self._running), self._counts, strict=True):
+        for gauge, read in self._watched:
             gauge.clear()
-            for (lane, model_id), count in read().items():
-                gauge.labels(model_id, lane).set(count)
+            for (lane, model_id), value in read().items():
+                gauge.labels(model_id, lane).set(value)
