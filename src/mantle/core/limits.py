@@ -70,6 +70,17 @@ such requests follow each other before the tenant has paid for the one before.""
 SPEED_WINDOW_MS: Final = 10_000
 """Engine time over which a model's speed is measured. Less: a lucky moment is sold for ever."""
 
+# --- reports ------------------------------------------------------------------------------------
+REPORT_SLICE_MS: Final = 60_000.0
+REPORT_SLICES: Final = 6
+"""What the report of shares remembers: five to six minutes. Beyond: memory, tenant by tenant."""
+
+REPORT_TENANTS_MAX: Final = 10_000
+"""Tenants and lanes a slice of the report tells apart. Beyond: they are counted together."""
+
+REPORT_ROWS_MAX: Final = 10_000
+"""Rows in one report. Beyond: writing it holds up the event loop."""
+
 # --- text ---------------------------------------------------------------------------------------
 TEMPLATE_RENDER_S_MAX: Final = 2.0
 """Time for one chat template. Beyond: a hostile model file owns a core."""
