@@ -152,6 +152,7 @@ def build(
         metrics=metrics,
         journal=journal,
         asks=HeldAsks(clock, grace_s=config.gateway.reattach_grace_s),
+        overview=overview,
         settings=config.gateway,
         admin=admin,
     )

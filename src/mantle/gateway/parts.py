@@ -16,6 +16,7 @@ from mantle.gateway.fair_executor import FairExecutor
 from mantle.gateway.held import HeldAsks
 from mantle.journal.port import Journal
 from mantle.pool.port import CatalogueEntry, CataloguePort, PoolPort
+from mantle.scheduler.port import OverviewPort
 from mantle.text.port import ModelText
 
 Phase = Literal["tokenise", "prefill", "decode", "detokenise"]
@@ -119,5 +120,6 @@ class GatewayParts:
     metrics: GatewayMetrics
     journal: Journal
     asks: HeldAsks
+    overview: OverviewPort
     settings: GatewaySettings = field(default_factory=GatewaySettings)
     admin: TenantAdmin | None = None

@@ -26,7 +26,14 @@ from mantle.gateway.server import build_app
 from mantle.journal.port import Journal
 from mantle.journal.stores.ephemeral import EphemeralJournal
 from mantle.pool.port import CatalogueEntry, ModelState, ResidencyState
-from mantle.scheduler.port import Ended, Phases, QueueView, TokenChunk
+from mantle.scheduler.port import (
+    Ended,
+    Phases,
+    QueuesReport,
+    QueueView,
+    SharesReport,
+    TokenChunk,
+)
 
 KEY = "sk-test"
 WINDOW_TOKENS = 4096
@@ -287,6 +294,19 @@ class RecordingMetrics:
         return [values for seen, values in self.seen if seen == name]
 
 
+class FakeOverview:
+    """Shows what a test put in."""
+
+    shown_shares = SharesReport(0.0, 0.0, (), (), ())
+    shown_queues = QueuesReport((), ())
+
+    def shares(self) -> SharesReport:
+        return self.shown_shares
+
+    def queues(self) -> QueuesReport:
+        return self.shown_queues
+
+
 @dataclass
 class Harness:
     """The gateway with fakes around it."""
@@ -304,6 +324,7 @@ class Harness:
         self.metrics = RecordingMetrics()
         self.executor = ThreadPoolExecutor(1)
         self.asks = HeldAsks(SystemClock(), grace_s=self.settings.reattach_grace_s)
+        self.overview = FakeOverview()
         self.app = build_app(
             GatewayParts(
                 admission=self.admission,
@@ -316,6 +337,7 @@ class Harness:
                 metrics=self.metrics,
                 journal=self.journal,
                 asks=self.asks,
+                overview=self.overview,
                 settings=self.settings,
                 admin=self.admin,
             )
