@@ -19,6 +19,10 @@ SSE_LINE_BYTES_MAX: Final = 32 * 1024
 SSE_PING_S: Final = 10.0
 """Longest silence in a stream. Beyond: Claude Code's 20 s watchdog kills the stream."""
 
+QUEUE_PING_S: Final = 2.0
+QUEUE_PING_S_MIN: Final = 0.1
+"""How often a stream says where its request stands. Less: thousands that wait keep a core busy."""
+
 STREAM_HOLD_S: Final = 2.0
 """How long a stream's status line is held back for a first token or an early failure."""
 

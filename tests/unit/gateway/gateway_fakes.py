@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from gateway_client import Call, Reply
 from piece_text import PieceText
 
 from mantle.admission.port import Ask, RateLimits, TenantAdmin
-from mantle.core.clock import SystemClock
+from mantle.core.clock import Clock, SystemClock
 from mantle.core.errors import Cancelled, PromptTooLong, Unauthenticated, UnknownModel
 from mantle.core.ids import ModelId, ProjectId, RequestId, TenantId
 from mantle.core.lane import Lane
@@ -51,6 +51,7 @@ class Script:
     cached_tokens: int = 0
     logprob: float = -0.5
     view: QueueView | None = None
+    view_at: Callable[[], QueueView | None] | None = None  # asked each time, in place of `view`
 
 
 class FakeGeneration:
@@ -121,7 +122,8 @@ class FakeGeneration:
         return TokenLogprob(token_id, logprob, (*((token_id, logprob),), *others)[:count])
 
     def queue_view(self) -> QueueView | None:
-        return self._script.view
+        view_at = self._script.view_at
+        return self._script.view if view_at is None else view_at()
 
     def usage_so_far(self) -> Usage:
         prompt_tokens = len(self.request.prompt_tokens)
@@ -314,6 +316,7 @@ class Harness:
     settings: GatewaySettings = field(default_factory=GatewaySettings)
     admin: TenantAdmin | None = None
     journal: Journal = field(default_factory=EphemeralJournal)
+    clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
         self.text = PieceText()
@@ -323,7 +326,7 @@ class Harness:
         self.health = FakeHealth()
         self.metrics = RecordingMetrics()
         self.executor = ThreadPoolExecutor(1)
-        self.asks = HeldAsks(SystemClock(), grace_s=self.settings.reattach_grace_s)
+        self.asks = HeldAsks(self.clock, grace_s=self.settings.reattach_grace_s)
         self.overview = FakeOverview()
         self.app = build_app(
             GatewayParts(
@@ -332,7 +335,7 @@ class Harness:
                 pool=FakePool(),
                 texts=self.texts,
                 executor=FairExecutor(self.executor, 1),
-                clock=SystemClock(),
+                clock=self.clock,
                 health=self.health,
                 metrics=self.metrics,
                 journal=self.journal,
