@@ -122,7 +122,7 @@ def build(
     metrics = Metrics(tenant_label=config.observe.tenant_label)
     supervisor = _supervisor(config, catalogue, start_worker, budgets, clock)
     admission_of: list[Admission] = []
-    scheduler = _scheduler(config, lambda: admission_of[0].directory)
+    scheduler = _scheduler(config, lambda: admission_of[0].directory, metrics)
     speeds = SpeedMeter()
     dispatcher = Dispatcher(
         scheduler=scheduler, pool=supervisor, journal=journal, clock=clock,
@@ -199,12 +199,13 @@ def _supervisor(
     )
 
 
-def _scheduler(config: Config, directory: Callable[[], Directory]) -> Scheduler:
+def _scheduler(config: Config, directory: Callable[[], Directory], metrics: Metrics) -> Scheduler:
     """Weights and queue bounds are read from the directory in force."""
     return Scheduler(
         _rules(config),
         weight_of=lambda tenant_id: directory().weight(tenant_id),
         bound_of=lambda tenant_id, lane: directory().queue_bound(tenant_id, lane),
+        on_wait_over=metrics.wait_over,
     )
 
 

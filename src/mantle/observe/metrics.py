@@ -24,6 +24,7 @@ from mantle.core.outcome import Outcome
 SECONDS_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600,
 )  # fmt: skip
+RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)
 GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 
 Values = Callable[[], Mapping[tuple[Lane, ModelId], float]]
@@ -55,6 +56,14 @@ class Metrics:
             "mantle_queue_wait_seconds", "From acceptance to dispatch.",
             lane_labels, buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
+        self._wait_error = Histogram(
+            "mantle_wait_estimate_error_seconds", "How far a wait's first estimate was off.",
+            lane_labels, buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._wait_ratio = Histogram(
+            "mantle_wait_estimate_ratio", "First estimate / real wait, of waits over a second.",
+            lane_labels, buckets=RATIO_BUCKETS, registry=registry,
+        )  # fmt: skip
         self._ttft = Histogram(
             "mantle_ttft_seconds", "From arrival to the first output token.",
             lane_labels, buckets=SECONDS_BUCKETS, registry=registry,
@@ -81,6 +90,12 @@ class Metrics:
             "mantle_fairness_certificate_highest", "The same, the worst since the server started.",
             lane_labels, registry=registry,
         )  # fmt: skip
+        self._make_engine_metrics(registry)
+        self._known: dict[tuple[int, tuple[str, ...]], Histogram] = {}
+        self._watched: list[tuple[Gauge, Values]] = []
+        self._restarts: Callable[[], int] | None = None
+
+    def _make_engine_metrics(self, registry: CollectorRegistry) -> None:
         self._engine_tokens = Counter(
             "mantle_engine_tokens", "Tokens the engine computed; phase is prefill or decode.",
             ("model", "phase"), registry=registry,
@@ -95,9 +110,6 @@ class Metrics:
         self._worker_restarts = Gauge(
             "mantle_worker_restarts", "Workers started again after a loss.", registry=registry
         )
-        self._known: dict[tuple[int, tuple[str, ...]], Histogram] = {}
-        self._watched: list[tuple[Gauge, Values]] = []
-        self._restarts: Callable[[], int] | None = None
 
     def watch(
         self,
@@ -182,6 +194,15 @@ class Metrics:
             self._engine_tokens.labels(model_id, "prefill").inc(prefill_tokens)
         if decode_tokens:
             self._engine_tokens.labels(model_id, "decode").inc(decode_tokens)
+
+    def wait_over(
+        self, lane: Lane, model_id: ModelId, estimated_ms: float, waited_ms: float
+    ) -> None:
+        """A request starts that was told, when it came, how long it would wait."""
+        error_ms = abs(estimated_ms - waited_ms)
+        self._series(self._wait_error, model_id, lane).observe(error_ms / 1e3)
+        if waited_ms > 1_000.0:
+            self._series(self._wait_ratio, model_id, lane).observe(estimated_ms / waited_ms)
 
     # --- inside ---------------------------------------------------------------------------------
     def _series(self, histogram: Histogram, *labels: str) -> Histogram:

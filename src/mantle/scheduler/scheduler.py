@@ -31,7 +31,7 @@ from mantle.scheduler.queues import BoundOf, Queues, Waiting, no_own_bound
 from mantle.scheduler.rules import SchedulerRules, equal_weights
 from mantle.scheduler.running import Residents, Running
 from mantle.scheduler.steady import SteadyTraffic
-from mantle.scheduler.wait_estimate import OnWaitError, WaitEstimate, unjudged
+from mantle.scheduler.wait_estimate import OnWaitOver, WaitEstimate, unjudged
 
 
 class Scheduler:
@@ -44,7 +44,7 @@ class Scheduler:
         weight_of: Callable[[TenantId], float] = equal_weights,
         fairness_of: Callable[[Lane], Fairness] | None = None,
         bound_of: BoundOf = no_own_bound,
-        on_wait_error: OnWaitError = unjudged,
+        on_wait_over: OnWaitOver = unjudged,
     ) -> None:
         rules = rules or SchedulerRules()
         self._cost = rules.cost
@@ -63,7 +63,7 @@ class Scheduler:
         self._leaving: dict[RequestId, Running] = {}  # parked, the engine has not let go yet
         self._steady = SteadyTraffic()
         self._estimate = OutputEstimate()
-        self.waits = WaitEstimate(on_error=on_wait_error)
+        self.waits = WaitEstimate(on_over=on_wait_over)
         self._arrivals = 0
 
     # --- events about requests ------------------------------------------------------------------

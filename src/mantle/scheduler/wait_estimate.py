@@ -17,11 +17,11 @@ PLATFORM = "platform"
 RETRY_AFTER_MS_UNKNOWN = 1_000.0
 """What a full queue says before any pace was measured."""
 
-OnWaitError = Callable[[Lane, ModelId, float], None]
-"""Lane, model, and by how many milliseconds the first estimate of a wait was wrong."""
+OnWaitOver = Callable[[Lane, ModelId, float, float], None]
+"""Lane, model, the first estimate of a wait and how long it really was, both in milliseconds."""
 
 
-def unjudged(_lane: Lane, _model_id: ModelId, _error_ms: float) -> None:
+def unjudged(_lane: Lane, _model_id: ModelId, _estimated_ms: float, _waited_ms: float) -> None:
     """Nobody wants to know."""
     return
 
@@ -52,11 +52,11 @@ class WaitEstimate:
     def __init__(
         self,
         *,
-        on_error: OnWaitError = unjudged,
+        on_over: OnWaitOver = unjudged,
         smoothing: float = 0.2,
         forget_ms: float = 300_000.0,
     ) -> None:
-        self._on_error = on_error
+        self._on_over = on_over
         self._smoothing = smoothing
         self._forget_ms = forget_ms
         self._paces: dict[Hashable, _Pace] = {}  # the one seen longest ago first
@@ -86,8 +86,8 @@ class WaitEstimate:
         promise = self._promises.get(request.id)
         self.left(request)
         if promise is not None and promise.wait_ms is not None:
-            error_ms = abs(now_ms - promise.queued_ms - promise.wait_ms)
-            self._on_error(request.lane, request.model_id, error_ms)
+            waited_ms = now_ms - promise.queued_ms
+            self._on_over(request.lane, request.model_id, promise.wait_ms, waited_ms)
 
     def retry_after_ms(self, requests: list[Request], now_ms: float) -> float:
         """Milliseconds until there is room for these in their full queue: so many starts."""

@@ -53,6 +53,18 @@ async def test_report_and_queue_follow_a_request_from_queue_to_end(platform):
     assert overview.queues().queues == ()
 
 
+async def test_error_of_the_estimated_wait_is_in_the_metrics(platform):
+    generations = [enter(platform, max_output_tokens=20) for _ in range(4)]
+    for generation in generations:
+        await read(generation)
+    generations = [enter(platform, max_output_tokens=20) for _ in range(4)]  # a pace is known
+    for generation in generations:
+        await read(generation)
+    shown = platform.metrics.render()[0].decode().splitlines()
+    labels = '{lane="standard",model="fake"}'
+    assert f"mantle_wait_estimate_error_seconds_count{labels} 3.0" in shown
+
+
 async def test_certificate_is_in_the_metrics(platform):
     await read(enter(platform, max_output_tokens=5))
     shown = platform.metrics.render()[0].decode().splitlines()
