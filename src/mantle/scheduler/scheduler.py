@@ -124,8 +124,8 @@ class Scheduler:
         if running is None:
             leaving = self._leaving.get(request_id)
             if leaving is not None:  # of the step that was under way when it was parked
-                self.accounts.note_service(leaving, count, cached_tokens, now_ms)
                 self.accounts.charge_late(leaving, count, cached_tokens, now_ms)
+                self.accounts.note_service(leaving, count, cached_tokens, now_ms)
                 leaving.produced_tokens += count
             return
         if running.waiting.has_run:
