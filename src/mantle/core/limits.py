@@ -74,6 +74,10 @@ such requests follow each other before the tenant has paid for the one before.""
 SPEED_WINDOW_MS: Final = 10_000
 """Engine time over which a model's speed is measured. Less: a lucky moment is sold for ever."""
 
+# --- the scheduler's memory ---------------------------------------------------------------------
+OUTPUT_MEANS_MAX: Final = 100_000
+"""Tenants whose usual output is remembered. Beyond: the one unseen longest gets the first guess."""
+
 # --- reports ------------------------------------------------------------------------------------
 REPORT_SLICE_MS: Final = 60_000.0
 REPORT_SLICES: Final = 6

@@ -65,7 +65,9 @@ class Accounts:
         never_produced = running.charged_cost - running.produced_cost  # it ended before its prompt
         turns.fairness[request.lane].produced(request.tenant_id, never_produced)
         weighted = running.charged_cost / self.weight_of(request.tenant_id)
-        turns.certificates[request.lane].landed(request.tenant_id, weighted, now_ms)
+        certificate = turns.certificates[request.lane]
+        certificate.landed(request.tenant_id, weighted, now_ms)
+        turns.fairness[request.lane].forget_idle(certificate.is_in_flight)
 
     def charge_late(self, running: Running, count: int, cached_tokens: int, now_ms: float) -> None:
         """Charge output that came after the attempt had landed, and take cached input back."""

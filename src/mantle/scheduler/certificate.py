@@ -78,6 +78,10 @@ class Certificate:
         else:
             self._in_flight.pop(tenant_id, None)
 
+    def is_in_flight(self, tenant_id: TenantId) -> bool:
+        """Some attempt of the tenant has not landed yet."""
+        return tenant_id in self._in_flight
+
     # --- answers --------------------------------------------------------------------------------
     def present(self, now_ms: float) -> float:
         """The worse of the last closed window and the open one so far; a quiet one counts 0."""
