@@ -234,7 +234,7 @@ class Scheduler:
         ]
 
     def estimated_wait_ms(self, request_id: RequestId, now_ms: float) -> float | None:
-        """How long the request will still wait; None: it does not, or no pace is known (O(n))."""
+        """How long the request will still wait; None: it does not, or no pace is known."""
         waiting = self.queues.find(request_id)
         if waiting is None:
             return None
