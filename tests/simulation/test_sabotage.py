@@ -38,6 +38,9 @@ class FirstComeFirstServed:
     def produced(self, tenant_id: TenantId, cost: float) -> None:
         pass
 
+    def forget_idle(self, is_busy: Callable[[TenantId], bool]) -> None:
+        pass
+
     def counter(self, tenant_id: TenantId) -> float:
         return 0.0
 

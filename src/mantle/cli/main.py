@@ -9,6 +9,7 @@ from mantle.cli.journal import journal
 from mantle.cli.models import models
 from mantle.cli.serve import serve
 from mantle.cli.simulate import simulate
+from mantle.cli.tenant_report import report
 from mantle.cli.tenants import tenants
 
 
@@ -18,6 +19,7 @@ def main() -> None:
     """Mantle: a multi-tenant LLM inference server that speaks OpenAI and Anthropic."""
 
 
+tenants.add_command(report)
 main.add_command(serve)
 main.add_command(simulate)
 main.add_command(models)

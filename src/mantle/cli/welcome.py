@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 def welcome(host: str, port: int, *, models: Sequence[str], new_key: str | None) -> str:
     """The text printed at start; `new_key` is shown this one time."""
-    shown_host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    base = f"http://[{shown_host}]:{port}" if ":" in shown_host else f"http://{shown_host}:{port}"
+    base = base_url_of(host, port)
     model = models[0] if models else "MODEL"
     key = new_key or "YOUR_KEY"
     lines = [
@@ -31,3 +30,9 @@ def welcome(host: str, port: int, *, models: Sequence[str], new_key: str | None)
         "",
     ]
     return "\n".join(lines)
+
+
+def base_url_of(host: str, port: int) -> str:
+    """How a server that listens there is reached from the same machine."""
+    shown_host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    return f"http://[{shown_host}]:{port}" if ":" in shown_host else f"http://{shown_host}:{port}"

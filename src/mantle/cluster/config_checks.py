@@ -6,7 +6,12 @@ import re
 from collections.abc import Sequence
 
 from mantle.cluster.config_model import Config, JournalConfig, SchedulerConfig, TenantConfig
-from mantle.core.limits import BODY_BYTES_MAX, BODY_IDLE_S_MAX, SSE_PING_S
+from mantle.core.limits import (
+    BODY_BYTES_MAX,
+    BODY_IDLE_S_MAX,
+    QUEUE_PING_S_MIN,
+    SSE_PING_S,
+)
 from mantle.core.tenant import ANY_MODEL, QueueBound, Quota, Reservation, Tenant
 from mantle.engine.port import EngineSettings
 
@@ -26,6 +31,8 @@ def problems_of(config: Config) -> list[str]:
         problems.append(f"gateway.body_bytes_max: must be 1…{BODY_BYTES_MAX}")
     if not 0 < config.gateway.ping_s <= SSE_PING_S:
         problems.append(f"gateway.ping_s: must be above 0 and at most {SSE_PING_S:g}")
+    if not QUEUE_PING_S_MIN <= config.gateway.queue_ping_s <= SSE_PING_S:
+        problems.append(f"gateway.queue_ping_s: must be {QUEUE_PING_S_MIN:g}…{SSE_PING_S:g}")
     if not 0 < config.gateway.body_idle_s <= BODY_IDLE_S_MAX:
         problems.append(f"gateway.body_idle_s: must be above 0 and at most {BODY_IDLE_S_MAX:g}")
     if not 0 <= config.gateway.reattach_grace_s <= 3_600:

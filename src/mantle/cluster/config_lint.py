@@ -27,7 +27,9 @@ from mantle.cluster.capacity import (
 from mantle.cluster.config_model import Config, SchedulerConfig
 from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
+from mantle.core.limits import QUEUE_PING_S
 from mantle.core.tenant import Tenant
+from mantle.gateway.parts import GatewaySettings
 
 FLOOR_WINDOW_S = 10.0
 SHARED_LANES = (Lane.PRIORITY, Lane.STANDARD, Lane.FLEX)
@@ -67,6 +69,7 @@ def findings_of(
 ) -> list[Finding]:
     """Everything doubtful about a valid config, with the tenants in force and measured speeds."""
     return [
+        *_gateway_findings(config.gateway),
         *_floor_findings(config.scheduler),
         *_wait_order_findings(config.scheduler),
         *_tenant_findings(tenants),
@@ -92,6 +95,17 @@ def sure_share(lane: Lane, floors: Mapping[Lane, float]) -> float:
     if lane is Lane.PRIORITY:
         return 1 - sum(share for other, share in floors.items() if other in SHARED_LANES[1:])
     return floors.get(lane, 0.0)
+
+
+# --- streams ------------------------------------------------------------------------------------
+def _gateway_findings(gateway: GatewaySettings) -> Iterator[Finding]:
+    if gateway.queue_ping_s > max(gateway.ping_s, QUEUE_PING_S):
+        yield Finding(
+            "gateway.queue_ping_s",
+            f"is {gateway.queue_ping_s:g}, but no stream is silent for longer than ping_s, "
+            f"{gateway.ping_s:g}",
+            f"keep it at or below {gateway.ping_s:g}",
+        )
 
 
 # --- lanes --------------------------------------------------------------------------------------

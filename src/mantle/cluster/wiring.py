@@ -36,6 +36,7 @@ from mantle.pool.port import CataloguePort
 from mantle.pool.supervisor import Supervisor
 from mantle.scheduler.cost import CostWeights
 from mantle.scheduler.dispatcher import Dispatcher
+from mantle.scheduler.overview import Overview
 from mantle.scheduler.restoring import restore
 from mantle.scheduler.rules import SchedulerRules
 from mantle.scheduler.scheduler import Scheduler
@@ -121,16 +122,12 @@ def build(
     metrics = Metrics(tenant_label=config.observe.tenant_label)
     supervisor = _supervisor(config, catalogue, start_worker, budgets, clock)
     admission_of: list[Admission] = []
-    scheduler = _scheduler(config, lambda: admission_of[0].directory)
+    scheduler = _scheduler(config, lambda: admission_of[0].directory, metrics)
     speeds = SpeedMeter()
     dispatcher = Dispatcher(
-        scheduler=scheduler,
-        pool=supervisor,
-        journal=journal,
-        clock=clock,
-        observer=metrics,
-        on_step=speeds.engine_step,
-    )
+        scheduler=scheduler, pool=supervisor, journal=journal, clock=clock,
+        observer=metrics, on_step=speeds.engine_step,
+    )  # fmt: skip
     admission = Admission(
         directory=Directory(tenants),
         catalogue=catalogue,
@@ -142,7 +139,8 @@ def build(
     admission_of.append(admission)
     preload = preload_models(config, catalogue)
     health = _health(supervisor, preload, journal)
-    _watch(metrics, dispatcher, supervisor)
+    overview = Overview(scheduler, clock)
+    _watch(metrics, dispatcher, supervisor, overview)
     parts = GatewayParts(
         admission=admission,
         catalogue=catalogue,
@@ -154,6 +152,7 @@ def build(
         metrics=metrics,
         journal=journal,
         asks=HeldAsks(clock, grace_s=config.gateway.reattach_grace_s),
+        overview=overview,
         settings=config.gateway,
         admin=admin,
     )
@@ -200,20 +199,25 @@ def _supervisor(
     )
 
 
-def _scheduler(config: Config, directory: Callable[[], Directory]) -> Scheduler:
+def _scheduler(config: Config, directory: Callable[[], Directory], metrics: Metrics) -> Scheduler:
     """Weights and queue bounds are read from the directory in force."""
     return Scheduler(
         _rules(config),
         weight_of=lambda tenant_id: directory().weight(tenant_id),
         bound_of=lambda tenant_id, lane: directory().queue_bound(tenant_id, lane),
+        on_wait_over=metrics.wait_over,
     )
 
 
-def _watch(metrics: Metrics, dispatcher: Dispatcher, supervisor: Supervisor) -> None:
+def _watch(
+    metrics: Metrics, dispatcher: Dispatcher, supervisor: Supervisor, overview: Overview
+) -> None:
     """What the metrics ask for when they are read."""
     metrics.watch(
         queued=dispatcher.waiting_counts,
         running=dispatcher.running_counts,
+        certificate=overview.certificates,
+        certificate_highest=overview.certificates_highest,
         restarts=lambda: supervisor.restarts,
     )
 

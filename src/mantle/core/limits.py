@@ -19,6 +19,10 @@ SSE_LINE_BYTES_MAX: Final = 32 * 1024
 SSE_PING_S: Final = 10.0
 """Longest silence in a stream. Beyond: Claude Code's 20 s watchdog kills the stream."""
 
+QUEUE_PING_S: Final = 2.0
+QUEUE_PING_S_MIN: Final = 0.1
+"""How often a stream says where its request stands. Less: thousands that wait keep a core busy."""
+
 STREAM_HOLD_S: Final = 2.0
 """How long a stream's status line is held back for a first token or an early failure."""
 
@@ -69,6 +73,21 @@ such requests follow each other before the tenant has paid for the one before.""
 
 SPEED_WINDOW_MS: Final = 10_000
 """Engine time over which a model's speed is measured. Less: a lucky moment is sold for ever."""
+
+# --- the scheduler's memory ---------------------------------------------------------------------
+OUTPUT_MEANS_MAX: Final = 100_000
+"""Tenants whose usual output is remembered. Beyond: the one unseen longest gets the first guess."""
+
+# --- reports ------------------------------------------------------------------------------------
+REPORT_SLICE_MS: Final = 60_000.0
+REPORT_SLICES: Final = 6
+"""What the report of shares remembers: five to six minutes. Beyond: memory, tenant by tenant."""
+
+REPORT_TENANTS_MAX: Final = 10_000
+"""Tenants and lanes a slice of the report tells apart. Beyond: they are counted together."""
+
+REPORT_ROWS_MAX: Final = 10_000
+"""Rows in one report. Beyond: writing it holds up the event loop."""
 
 # --- text ---------------------------------------------------------------------------------------
 TEMPLATE_RENDER_S_MAX: Final = 2.0

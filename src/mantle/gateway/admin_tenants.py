@@ -1,7 +1,6 @@
-"""The admin API: tenants, their limits and their keys, at `/admin/v1/tenants`.
+"""How are tenants, their limits and their keys changed over HTTP? `/admin/v1/tenants`.
 
-Invariant: nothing happens without the admin key; while there is none, these URLs do not exist. A
-key's text leaves once, in the reply to its making.
+Invariant: a key's text leaves once, in the reply to its making.
 """
 
 import dataclasses
@@ -13,16 +12,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mantle.admission.port import TenantAdmin
-from mantle.core.errors import MethodNotAllowed, NotFound, Unauthenticated
 from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.tenant import QueueBound, Quota, Reservation, Tenant
-from mantle.gateway.auth import keys_of
 from mantle.gateway.body import check_media_type, decode
 from mantle.gateway.exchange import JSON, Exchange
 from mantle.gateway.tenant_objects import key_object, tenant_object
 
-PREFIX: Final = "/admin/"
 BODY_BYTES_MAX: Final = 1 << 20
 
 
@@ -90,40 +86,6 @@ _changes_decoder: Final = msgspec.json.Decoder(TenantChanges)
 _new_decoder: Final = msgspec.json.Decoder(NewTenant)
 
 
-async def handle(admin: TenantAdmin | None, exchange: Exchange) -> None:
-    """Answer one request of the admin API. Raises any `MantleError`."""
-    if admin is None:
-        raise NotFound("there is no admin API here")
-    _authenticate(admin, exchange.headers)
-    for pattern, methods in _ROUTES:
-        match = pattern.fullmatch(exchange.path)
-        if match is None:
-            continue
-        handler = methods.get(exchange.method)
-        if handler is None:
-            raise MethodNotAllowed(f"this URL takes {', '.join(methods)} only")
-        await handler(admin, exchange, *match.groups())
-        return
-    raise NotFound(f"no such URL: {exchange.method} {exchange.path[:256]}")
-
-
-def allowed_methods(path: str) -> str | None:
-    """What `allow` says of a URL of the admin API; None when there is no such URL."""
-    found = (methods for pattern, methods in _ROUTES if pattern.fullmatch(path))
-    return next((", ".join(methods) for methods in found), None)
-
-
-def _authenticate(admin: TenantAdmin, headers: dict[str, str]) -> None:
-    keys: list[str | None] = [*keys_of(headers)] or [None]
-    for key in keys[:-1]:
-        try:
-            admin.authenticate(key)
-        except Unauthenticated:
-            continue
-        return
-    admin.authenticate(keys[-1])
-
-
 # --- what the routes do -------------------------------------------------------------------------
 async def _list(admin: TenantAdmin, exchange: Exchange) -> None:
     tenants = [tenant_object(record) for record in await admin.tenants()]
@@ -173,7 +135,7 @@ async def _revoke_key(admin: TenantAdmin, exchange: Exchange, tenant_id: str, ke
 
 Handler = Callable[..., Awaitable[None]]
 _TENANT: Final = r"/admin/v1/tenants/([A-Za-z0-9._-]{1,63})"
-_ROUTES: Final[tuple[tuple[re.Pattern[str], dict[str, Handler]], ...]] = (
+ROUTES: Final[tuple[tuple[re.Pattern[str], dict[str, Handler]], ...]] = (
     (re.compile(r"/admin/v1/tenants"), {"GET": _list, "POST": _create}),
     (re.compile(_TENANT), {"GET": _get, "PATCH": _change, "DELETE": _remove}),
     (re.compile(_TENANT + "/keys"), {"GET": _keys, "POST": _add_key}),

@@ -16,6 +16,7 @@ from mantle.gateway import field_checks as check
 from mantle.gateway import sse, wire_errors
 from mantle.gateway.anthropic_content import AnthropicMessage, Block, to_chat
 from mantle.gateway.output_format import OutputFormat, from_schema
+from mantle.gateway.queue_words import queue_words
 from mantle.gateway.reply import Job, Prompt, ReplyContext
 from mantle.gateway.text_events import ChoiceEnded, PromptEcho, TextDelta, TextEvent, collect
 from mantle.scheduler.port import QueueView
@@ -177,7 +178,7 @@ class MessageWriter:
                 return b""
 
     def keepalive(self, view: QueueView | None) -> bytes:
-        return _PING
+        return _PING if view is None else sse.remark(queue_words(view)) + _PING
 
     def closing(self, usage: Usage) -> bytes:
         assert self._ended is not None, "a message closed before its text ended"

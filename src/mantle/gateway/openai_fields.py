@@ -16,6 +16,7 @@ from mantle.core.tokens import Usage
 from mantle.gateway import field_checks as check
 from mantle.gateway import sse, wire_errors
 from mantle.gateway.output_format import OutputFormat, from_extensions
+from mantle.gateway.queue_words import queue_words
 from mantle.scheduler.port import QueueView
 
 SERVICE_TIERS: Final = frozenset(
@@ -186,10 +187,7 @@ def keepalive(view: QueueView | None) -> bytes:
     """A comment that says whether the request still waits."""
     if view is None:
         return sse.comment("working")
-    words = f"queued position={view.position} waited_ms={view.waited_ms:.0f}"
-    if view.estimated_wait_ms is not None:
-        words += f" estimated_wait_ms={view.estimated_wait_ms:.0f}"
-    return sse.comment(words)
+    return sse.comment(queue_words(view))
 
 
 def failure(error: Exception, request_id: str) -> bytes:

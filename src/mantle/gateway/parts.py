@@ -16,6 +16,7 @@ from mantle.gateway.fair_executor import FairExecutor
 from mantle.gateway.held import HeldAsks
 from mantle.journal.port import Journal
 from mantle.pool.port import CatalogueEntry, CataloguePort, PoolPort
+from mantle.scheduler.port import OverviewPort
 from mantle.text.port import ModelText
 
 Phase = Literal["tokenise", "prefill", "decode", "detokenise"]
@@ -27,12 +28,14 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `reattach_grace_s`: how long a request with an idempotency key, or one of an earlier server,
     runs on while nobody reads it. `body_idle_s`: longest wait for the next part of a body.
     `stream_hold_s`: how long a stream's status line waits for a first token or an early error.
-    `ping_s`: longest silence in a stream. `strict_api_version`: refuse what Anthropic's newer
+    `ping_s`: longest silence in a stream; `queue_ping_s`: the same while its request waits in a
+    queue, when it says where it stands. `strict_api_version`: refuse what Anthropic's newer
     API version refuses. `expose_phases_header`: send queue wait and phases as reply headers.
     """
 
     body_bytes_max: int = limits.BODY_BYTES_MAX
     ping_s: float = limits.SSE_PING_S
+    queue_ping_s: float = limits.QUEUE_PING_S
     stream_hold_s: float = limits.STREAM_HOLD_S
     body_idle_s: float = limits.BODY_IDLE_S_MAX
     reattach_grace_s: float = 30.0
@@ -119,5 +122,6 @@ class GatewayParts:
     metrics: GatewayMetrics
     journal: Journal
     asks: HeldAsks
+    overview: OverviewPort
     settings: GatewaySettings = field(default_factory=GatewaySettings)
     admin: TenantAdmin | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mantle.gateway import (
-    admin_tenants,
+    admin,
     anthropic_messages,
     formats,
     models,
@@ -46,8 +46,8 @@ def find_route(path: str) -> Route | None:
 
 def method_of(path: str) -> str | None:
     """What `allow` says of a URL; None when there is no such URL."""
-    if path.startswith(admin_tenants.PREFIX):
-        return admin_tenants.allowed_methods(path)
+    if path.startswith(admin.PREFIX):
+        return admin.allowed_methods(path)
     if path in OPEN_ROUTES:
         return "GET, HEAD"
     route = find_route(path)

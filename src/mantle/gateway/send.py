@@ -13,6 +13,7 @@ from mantle.gateway.cursor import Cursor, Numbering
 from mantle.gateway.exchange import Exchange, Header
 from mantle.gateway.held import HeldAsk
 from mantle.gateway.parts import GatewaySettings
+from mantle.gateway.queue_words import queue_headers
 from mantle.gateway.text_events import TextEvent
 
 INEXACT_HEADER = (b"x-mantle-resume-exact", b"false")
@@ -36,7 +37,7 @@ async def send_stream(
     await ask.durable.wait()
     says_inexact = answer.resumed_inexactly
     exactness = [INEXACT_HEADER] if says_inexact else []
-    await exchange.start(200, [*sse.HEADERS, *_queue_headers(answer), *exactness])
+    await exchange.start(200, [*sse.HEADERS, *queue_headers(answer.queue_view()), *exactness])
     exchange.error_frame = writer.failure
     frames = [numbering.other(writer.opening(answer.usage()))]
     while True:
@@ -55,7 +56,7 @@ async def send_stream(
             await exchange.write(chunk)
             crash_point("after_send")
         frames = []
-        events = await answer.take(settings.ping_s)
+        events = await answer.take(_silence_s(settings, answer))
 
 
 async def send_whole(
@@ -76,11 +77,8 @@ async def send_whole(
     await exchange.respond_json(body, [*headers(), *exactness])
 
 
-def _queue_headers(answer: Answer) -> list[Header]:
-    view = answer.queue_view()
-    if view is None:
-        return []
-    headers = [(b"x-mantle-queue-position", b"%d" % view.position)]
-    if view.estimated_wait_ms is not None:
-        headers.append((b"x-mantle-estimated-wait-ms", b"%.0f" % view.estimated_wait_ms))
-    return headers
+def _silence_s(settings: GatewaySettings, answer: Answer) -> float:
+    """How long a stream may say nothing: while it waits, it tells more often where it stands."""
+    if answer.queue_view() is None:
+        return settings.ping_s
+    return min(settings.queue_ping_s, settings.ping_s)

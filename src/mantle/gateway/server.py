@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mantle.core.errors import Cancelled, MantleError, MethodNotAllowed, NotFound, Unavailable
 from mantle.core.outcome import Outcome
-from mantle.gateway import admin_tenants, wire_errors
+from mantle.gateway import admin, wire_errors
 from mantle.gateway.account import Account
 from mantle.gateway.auth import authenticate
 from mantle.gateway.exchange import JSON, Exchange
@@ -70,9 +70,9 @@ class Gateway:
             account.finish(status, self._parts.clock.now_ms())
 
     async def _authenticated(self, exchange: Exchange, account: Account) -> None:
-        if exchange.path.startswith(admin_tenants.PREFIX):
+        if exchange.path.startswith(admin.PREFIX):
             account.route = "admin"
-            await admin_tenants.handle(self._parts.admin, exchange)
+            await admin.handle(self._parts, exchange)
             return
         route = find_route(exchange.path)
         account.route = route.label if route else "unknown"

@@ -42,6 +42,11 @@ def comment(text: str) -> bytes:
     return b": " + text.encode() + b"\n\n"
 
 
+def remark(text: str) -> bytes:
+    """The same in front of an event, as part of its frame."""
+    return b": " + text.encode() + b"\n"
+
+
 def pieces(text: str) -> Iterator[str]:
     """`text` cut so that each piece, JSON-escaped at worst, fits a line."""
     if len(text) <= PIECE_CHARS_MAX:

@@ -39,7 +39,7 @@ async def _find(turn: Turn, ask_id: str) -> HeldAsk:
 
 def _cursor(exchange: Exchange, ask: HeldAsk) -> Cursor | None:
     """From where on; None: from the start."""
-    given = parse_qs(exchange.query, max_num_fields=16).get(STARTING_AFTER)
+    given = parse_qs(exchange.query).get(STARTING_AFTER)
     param = STARTING_AFTER if given else LAST_EVENT_ID
     position = given[0] if given else exchange.headers.get(LAST_EVENT_ID)
     if position is None:

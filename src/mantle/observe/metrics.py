@@ -24,9 +24,11 @@ from mantle.core.outcome import Outcome
 SECONDS_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600,
 )  # fmt: skip
+RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)
 GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 
-Counts = Callable[[], Mapping[tuple[Lane, ModelId], int]]
+Values = Callable[[], Mapping[tuple[Lane, ModelId], float]]
+"""What a gauge reads at each scrape: a value a lane and model."""
 
 
 class Metrics:
@@ -54,6 +56,14 @@ class Metrics:
             "mantle_queue_wait_seconds", "From acceptance to dispatch.",
             lane_labels, buckets=SECONDS_BUCKETS, registry=registry,
         )  # fmt: skip
+        self._wait_error = Histogram(
+            "mantle_wait_estimate_error_seconds", "How far a wait's first estimate was off.",
+            lane_labels, buckets=SECONDS_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._wait_ratio = Histogram(
+            "mantle_wait_estimate_ratio", "First estimate / real wait, of waits over a second.",
+            lane_labels, buckets=RATIO_BUCKETS, registry=registry,
+        )  # fmt: skip
         self._ttft = Histogram(
             "mantle_ttft_seconds", "From arrival to the first output token.",
             lane_labels, buckets=SECONDS_BUCKETS, registry=registry,
@@ -72,6 +82,20 @@ class Metrics:
         self._queued = Gauge(
             "mantle_queued_requests", "Requests that wait now.", lane_labels, registry=registry
         )
+        self._certificate = Gauge(
+            "mantle_fairness_certificate", "Worst |dW| / 2U of two backlogged tenants, just now.",
+            lane_labels, registry=registry,
+        )  # fmt: skip
+        self._certificate_highest = Gauge(
+            "mantle_fairness_certificate_highest", "The same, the worst since the server started.",
+            lane_labels, registry=registry,
+        )  # fmt: skip
+        self._make_engine_metrics(registry)
+        self._known: dict[tuple[int, tuple[str, ...]], Histogram] = {}
+        self._watched: list[tuple[Gauge, Values]] = []
+        self._restarts: Callable[[], int] | None = None
+
+    def _make_engine_metrics(self, registry: CollectorRegistry) -> None:
         self._engine_tokens = Counter(
             "mantle_engine_tokens", "Tokens the engine computed; phase is prefill or decode.",
             ("model", "phase"), registry=registry,
@@ -86,13 +110,23 @@ class Metrics:
         self._worker_restarts = Gauge(
             "mantle_worker_restarts", "Workers started again after a loss.", registry=registry
         )
-        self._known: dict[tuple[int, tuple[str, ...]], Histogram] = {}
-        self._counts: tuple[Counts, Counts] | None = None
-        self._restarts: Callable[[], int] | None = None
 
-    def watch(self, *, queued: Counts, running: Counts, restarts: Callable[[], int]) -> None:
+    def watch(
+        self,
+        *,
+        queued: Values,
+        running: Values,
+        certificate: Values,
+        certificate_highest: Values,
+        restarts: Callable[[], int],
+    ) -> None:
         """Where the gauges are read from at each scrape."""
-        self._counts = (queued, running)
+        self._watched = [
+            (self._queued, queued),
+            (self._running, running),
+            (self._certificate, certificate),
+            (self._certificate_highest, certificate_highest),
+        ]
         self._restarts = restarts
 
     # --- what the gateway observes --------------------------------------------------------------
@@ -161,6 +195,15 @@ class Metrics:
         if decode_tokens:
             self._engine_tokens.labels(model_id, "decode").inc(decode_tokens)
 
+    def wait_over(
+        self, lane: Lane, model_id: ModelId, estimated_ms: float, waited_ms: float
+    ) -> None:
+        """A request starts that was told, when it came, how long it would wait."""
+        error_ms = abs(estimated_ms - waited_ms)
+        self._series(self._wait_error, model_id, lane).observe(error_ms / 1e3)
+        if waited_ms > 1_000.0:
+            self._series(self._wait_ratio, model_id, lane).observe(estimated_ms / waited_ms)
+
     # --- inside ---------------------------------------------------------------------------------
     def _series(self, histogram: Histogram, *labels: str) -> Histogram:
         """The series of these labels; looking it up in the library takes longer than observing."""
@@ -176,9 +219,7 @@ class Metrics:
     def _read_gauges(self) -> None:
         if self._restarts is not None:
             self._worker_restarts.set(self._restarts())
-        if self._counts is None:
-            return
-        for gauge, read in zip((self._queued, self._running), self._counts, strict=True):
+        for gauge, read in self._watched:
             gauge.clear()
-            for (lane, model_id), count in read().items():
-                gauge.labels(model_id, lane).set(count)
+            for (lane, model_id), value in read().items():
+                gauge.labels(model_id, lane).set(value)

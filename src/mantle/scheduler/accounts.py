@@ -1,7 +1,8 @@
 """What was each lane and each tenant served? All books are kept here, so that they agree.
 
-Invariant: whatever an attempt is charged goes at once to its tenant's counter, its lane's debt, the
-certificate and the totals; when it ends, what was estimated but not produced is taken back.
+Invariant: whatever an attempt is charged goes at once to its tenant's counter, its lane's debt and
+the certificate; when it ends, what was estimated but not produced is taken back. The ledger, for
+reports, has only what was produced.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from mantle.core.lane import Lane
 from mantle.scheduler.certificate import Certificate
 from mantle.scheduler.cost import CostWeights
 from mantle.scheduler.fairness.port import Fairness
+from mantle.scheduler.ledger import Ledger
 from mantle.scheduler.queues import Queues
 from mantle.scheduler.running import Running
 from mantle.scheduler.turns import Turns
@@ -29,11 +31,11 @@ class Accounts:
     ) -> None:
         self._cost = cost
         self._floors = floors
-        self._weight_of = weight_of
+        self.weight_of = weight_of
+        self.ledger = Ledger()
         self._fairness_of = fairness_of
         self._queues = queues
         self._turns: dict[ModelId, Turns] = {}
-        self._served: dict[Lane, dict[TenantId, float]] = {lane: {} for lane in Lane}
 
     def turns_of(self, model_id: ModelId) -> Turns:
         """The accounts of one model."""
@@ -46,13 +48,11 @@ class Accounts:
         """`cost` was given to the attempt, by estimate; negative: an estimate is taken back."""
         request = running.request
         running.charged_cost += cost
-        served = self._served[request.lane]
-        served[request.tenant_id] = served.get(request.tenant_id, 0.0) + cost
         turns = self.turns_of(request.model_id)
         turns.fairness[request.lane].charge(request.tenant_id, cost)
         backlogged = self._queues.lanes_waiting(request.model_id)
         turns.lane_order.charge(request.lane, cost, backlogged=backlogged, now_ms=now_ms)
-        weighted = cost / self._weight_of(request.tenant_id)
+        weighted = cost / self.weight_of(request.tenant_id)
         turns.certificates[request.lane].charged(request.tenant_id, weighted, now_ms)
 
     def landed(self, running: Running, now_ms: float) -> None:
@@ -64,8 +64,10 @@ class Accounts:
         turns = self.turns_of(request.model_id)
         never_produced = running.charged_cost - running.produced_cost  # it ended before its prompt
         turns.fairness[request.lane].produced(request.tenant_id, never_produced)
-        weighted = running.charged_cost / self._weight_of(request.tenant_id)
-        turns.certificates[request.lane].landed(request.tenant_id, weighted, now_ms)
+        weighted = running.charged_cost / self.weight_of(request.tenant_id)
+        certificate = turns.certificates[request.lane]
+        certificate.landed(request.tenant_id, weighted, now_ms)
+        turns.fairness[request.lane].forget_idle(certificate.is_in_flight)
 
     def charge_late(self, running: Running, count: int, cached_tokens: int, now_ms: float) -> None:
         """Charge output that came after the attempt had landed, and take cached input back."""
@@ -74,7 +76,7 @@ class Accounts:
             cost -= self._cost.of_input(cached_tokens)
         self.charge(running, cost, now_ms)
         request = running.request
-        weighted = cost / self._weight_of(request.tenant_id)
+        weighted = cost / self.weight_of(request.tenant_id)
         certificates = self.turns_of(request.model_id).certificates
         certificates[request.lane].landed(request.tenant_id, weighted, now_ms)
 
@@ -88,15 +90,12 @@ class Accounts:
         turns = self.turns_of(request.model_id)
         turns.service.served(request.lane, cost, now_ms)
         turns.fairness[request.lane].produced(request.tenant_id, cost)
+        self.ledger.served(request.lane, request.tenant_id, cost, now_ms)
 
     # --- answers --------------------------------------------------------------------------------
     def is_behind_floor(self, model_id: ModelId, lane: Lane, now_ms: float) -> bool:
         """True when the lane really gets less than its floor of this model just now."""
         return self.turns_of(model_id).is_behind_floor(lane, now_ms)
-
-    def served_cost(self, lane: Lane, tenant_id: TenantId) -> float:
-        """Token cost this tenant was charged in this lane since the start, estimates included."""
-        return self._served[lane].get(tenant_id, 0.0)
 
     def certificates(self) -> dict[tuple[Lane, ModelId], Certificate]:
         """The fairness certificate of each lane on each model."""

@@ -6,6 +6,8 @@ to the tenant that happened to be on it.
 
 from dataclasses import dataclass
 
+from mantle.core.limits import OUTPUT_MEANS_MAX
+
 
 @dataclass(frozen=True, slots=True)
 class CostWeights:
@@ -27,18 +29,26 @@ class OutputEstimate:
     Only the estimate at dispatch depends on it; what is charged in the end is what was produced.
     """
 
-    def __init__(self, *, first_guess_tokens: float = 128.0, smoothing: float = 0.2) -> None:
+    def __init__(
+        self,
+        *,
+        first_guess_tokens: float = 128.0,
+        smoothing: float = 0.2,
+        tenants_max: int = OUTPUT_MEANS_MAX,
+    ) -> None:
+        self._tenants_max = tenants_max
         self._first_guess_tokens = first_guess_tokens
         self._smoothing = smoothing
-        self._mean_tokens: dict[str, float] = {}
+        self._mean_tokens: dict[str, float] = {}  # who was learned from last is last
 
     def expected(self, tenant_id: str, max_output_tokens: int) -> int:
         mean = self._mean_tokens.get(tenant_id, self._first_guess_tokens)
         return max(1, min(max_output_tokens, round(mean)))
 
     def learn(self, tenant_id: str, output_tokens: int) -> None:
-        mean = self._mean_tokens.get(tenant_id)
+        mean = self._mean_tokens.pop(tenant_id, None)
         if mean is None:
-            self._mean_tokens[tenant_id] = float(output_tokens)
-        else:
-            self._mean_tokens[tenant_id] = mean + self._smoothing * (output_tokens - mean)
+            mean = float(output_tokens)
+        self._mean_tokens[tenant_id] = mean + self._smoothing * (output_tokens - mean)
+        if len(self._mean_tokens) > self._tenants_max:
+            del self._mean_tokens[next(iter(self._mean_tokens))]

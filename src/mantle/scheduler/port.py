@@ -1,10 +1,10 @@
-"""What may the stages to the left ask of the scheduler? Submit, read the tokens, cancel."""
+"""What may the stages to the left ask of the scheduler? Submit, read the tokens, cancel, look."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from mantle.core.ids import RequestId
+from mantle.core.ids import ModelId, ReplicaId, RequestId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.outcome import FinishReason
 from mantle.core.request import Request
@@ -109,3 +109,112 @@ class SchedulerPort(Protocol):
         ...
 
     def queued_count(self, request_id: RequestId) -> int: ...
+
+
+# --- for operators ------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """From acceptance to the first dispatch, of those that were dispatched; quantiles to 5 %."""
+
+    count: int
+    ms_mean: float
+    ms_p50: float
+    ms_p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantShare:
+    """What a tenant got in a lane, in the report's window; `running` and `queued` are of now.
+
+    `served_cost` is token cost that was produced. `*` stands for tenants not told apart.
+    """
+
+    tenant_id: TenantId
+    lane: Lane
+    weight: float
+    served_cost: float
+    share_of_lane: float
+    share_of_all: float
+    waits: Waits
+    parks: int
+    running: int
+    queued: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneShare:
+    """What a lane got. `jain_index`: of cost for the weight over all that were served there,
+    whether they wanted more or not; None: fewer than two.
+    """
+
+    lane: Lane
+    served_cost: float
+    share_of_all: float
+    jain_index: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Is one lane of one model shared fairly? (See `certificate.py`; both only of tenants that
+    were backlogged all the time.) `jain_index`: mean over the windows; None: nobody competed.
+    """
+
+    lane: Lane
+    model_id: ModelId
+    certificate: float
+    certificate_highest: float
+    windows_compared: int
+    jain_index: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharesReport:
+    """Who got how much of the last `window_ms`; those most served first."""
+
+    window_ms: float
+    served_cost: float
+    lanes: tuple[LaneShare, ...]
+    tenants: tuple[TenantShare, ...]
+    sharing: tuple[Sharing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """One queue. `estimated_wait_ms`: of a request that would join it now; None: unknown."""
+
+    lane: Lane
+    tenant_id: TenantId
+    model_id: ModelId
+    queued: int
+    queued_cost: float
+    oldest_wait_ms: float
+    estimated_wait_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLine:
+    """What runs on a replica. `is_draining`: it takes no more work."""
+
+    replica_id: ReplicaId
+    model_id: ModelId
+    slots: int
+    running: int
+    kv_tokens: int
+    kv_tokens_taken: int
+    is_draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesReport:
+    """Everything that waits (longest wait first) and where work runs."""
+
+    queues: tuple[QueueLine, ...]
+    replicas: tuple[ReplicaLine, ...]
+
+
+class OverviewPort(Protocol):
+    """The scheduler as an operator sees it; each answer is of one moment."""
+
+    def shares(self) -> SharesReport: ...
+
+    def queues(self) -> QueuesReport: ...

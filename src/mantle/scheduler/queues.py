@@ -5,9 +5,10 @@ over its queues.
 """
 
 import heapq
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 
 from mantle.core.epoch import FIRST_EPOCH, Epoch
 from mantle.core.errors import QueueFull
@@ -73,6 +74,15 @@ class LaneLoad:
     tokens: int = 0
 
 
+@dataclass(slots=True)
+class TenantQueue:
+    """What one tenant has waiting in one lane for one model. `deadlines`: requests with one."""
+
+    order: DeadlineFirstQueue = field(default_factory=DeadlineFirstQueue)
+    cost: float = 0.0
+    deadlines: int = 0
+
+
 QueueKey = tuple[Lane, TenantId, ModelId]
 BoundOf = Callable[[TenantId, Lane], QueueBound | None]
 
@@ -88,7 +98,8 @@ class Queues:
     def __init__(self, bounds: dict[Lane, QueueBounds], bound_of: BoundOf = no_own_bound) -> None:
         self._bounds = bounds
         self._bound_of = bound_of
-        self._queues: dict[QueueKey, DeadlineFirstQueue] = {}
+        self._queues: dict[QueueKey, TenantQueue] = {}
+        self._oldest: dict[ModelId, RequestId] = {}  # where it is known: asked for, still here
         self._waiting: dict[RequestId, Waiting] = {}
         self._load: defaultdict[tuple[Lane, TenantId], LaneLoad] = defaultdict(LaneLoad)
         self._lanes_of: dict[ModelId, dict[Lane, int]] = {}
@@ -132,11 +143,16 @@ class Queues:
         queue = self._queues.get(key)
         was_empty = queue is None
         if queue is None:
-            queue = self._queues[key] = DeadlineFirstQueue()
+            queue = self._queues[key] = TenantQueue()
             lanes = self._lanes_of.setdefault(request.model_id, {})
             lanes[request.lane] = lanes.get(request.lane, 0) + 1
-        queue.push(request.id, expires_ms=waiting.expires_ms, arrival=waiting.arrival)
+        queue.order.push(request.id, expires_ms=waiting.expires_ms, arrival=waiting.arrival)
+        queue.cost += waiting.cost
+        queue.deadlines += request.deadline_ms is not None
         self._waiting[request.id] = waiting
+        oldest = self._oldest.get(request.model_id)
+        if oldest is not None and waiting.queued_ms < self._queued_ms(oldest):
+            self._oldest[request.model_id] = request.id
         expiry_ms = self._expiry_ms(waiting)
         if expiry_ms is not None:
             heapq.heappush(self._expiry, (expiry_ms, request.id))
@@ -150,7 +166,7 @@ class Queues:
 
     def head(self, lane: Lane, tenant_id: TenantId, model_id: ModelId) -> Waiting:
         """The next request of a queue that is not empty."""
-        request_id = self._queues[lane, tenant_id, model_id].peek()
+        request_id = self._queues[lane, tenant_id, model_id].order.peek()
         assert request_id is not None, "an empty queue was left behind"
         return self._waiting[request_id]
 
@@ -166,9 +182,13 @@ class Queues:
             del self._load[load_key]
         key = (request.lane, request.tenant_id, request.model_id)
         queue = self._queues[key]
-        queue.remove(request_id)
+        queue.order.remove(request_id)
+        queue.cost -= waiting.cost
+        queue.deadlines -= request.deadline_ms is not None
+        if self._oldest.get(request.model_id) == request_id:
+            del self._oldest[request.model_id]
         self._demand[request.model_id] -= waiting.cost
-        if queue:
+        if queue.order:
             return waiting, False
         del self._queues[key]
         lanes = self._lanes_of[request.model_id]
@@ -208,8 +228,28 @@ class Queues:
         return dict(self._demand)
 
     def oldest_wait_ms(self, model_id: ModelId, now_ms: float) -> float:
-        """How long the request that waits longest for this model has waited (O(n))."""
-        return max((now_ms - w.queued_ms for w in self.of_model(model_id)), default=0.0)
+        """How long the request that waits longest for this model has waited.
+
+        It is looked for (O(n)) only when the one that was has left; of a model that is not served
+        yet, and for those it is asked, hardly any leaves.
+        """
+        oldest = self._oldest.get(model_id)
+        if oldest is None:
+            ids = [waiting.request.id for waiting in self.of_model(model_id)]
+            if not ids:
+                return 0.0
+            oldest = self._oldest[model_id] = min(ids, key=self._queued_ms)
+        return now_ms - self._queued_ms(oldest)
+
+    def lines(self) -> Iterator[tuple[QueueKey, int, float, float]]:
+        """Each queue: requests, their cost, and since when the one that waits longest waits."""
+        for key, queue in self._queues.items():
+            ids = queue.order.ids() if queue.deadlines else itertools.islice(queue.order.ids(), 1)
+            yield key, len(queue.order), queue.cost, min(map(self._queued_ms, ids))
+
+    def loads(self) -> dict[tuple[Lane, TenantId], int]:
+        """Waiting requests a lane and tenant."""
+        return {key: load.requests for key, load in self._load.items()}
 
     def counts(self) -> Counter[tuple[Lane, ModelId]]:
         """Waiting requests a lane and model (O(n): for metrics)."""
@@ -226,4 +266,7 @@ class Queues:
         """Requests of the same queue that go first."""
         request = self._waiting[request_id].request
         key = (request.lane, request.tenant_id, request.model_id)
-        return self._queues[key].position(request_id)
+        return self._queues[key].order.position(request_id)
+
+    def _queued_ms(self, request_id: RequestId) -> float:
+        return self._waiting[request_id].queued_ms

@@ -31,7 +31,7 @@ from mantle.scheduler.queues import BoundOf, Queues, Waiting, no_own_bound
 from mantle.scheduler.rules import SchedulerRules, equal_weights
 from mantle.scheduler.running import Residents, Running
 from mantle.scheduler.steady import SteadyTraffic
-from mantle.scheduler.wait_estimate import OnWaitError, WaitEstimate, unjudged
+from mantle.scheduler.wait_estimate import OnWaitOver, WaitEstimate, unjudged
 
 
 class Scheduler:
@@ -44,7 +44,7 @@ class Scheduler:
         weight_of: Callable[[TenantId], float] = equal_weights,
         fairness_of: Callable[[Lane], Fairness] | None = None,
         bound_of: BoundOf = no_own_bound,
-        on_wait_error: OnWaitError = unjudged,
+        on_wait_over: OnWaitOver = unjudged,
     ) -> None:
         rules = rules or SchedulerRules()
         self._cost = rules.cost
@@ -63,16 +63,14 @@ class Scheduler:
         self._leaving: dict[RequestId, Running] = {}  # parked, the engine has not let go yet
         self._steady = SteadyTraffic()
         self._estimate = OutputEstimate()
-        self._waits = WaitEstimate(on_error=on_wait_error)
+        self.waits = WaitEstimate(on_over=on_wait_over)
         self._arrivals = 0
 
     # --- events about requests ------------------------------------------------------------------
     def submit(self, requests: list[Request], now_ms: float) -> list[Effect]:
         """Queue all branches of one ask, or none. Raises `QueueFull`: nothing was queued."""
         first = requests[0]
-        self.queues.check_room(
-            requests, retry_after_ms=self._waits.retry_after_ms(requests, now_ms)
-        )
+        self.queues.check_room(requests, retry_after_ms=self.waits.retry_after_ms(requests, now_ms))
         for request in requests:
             waiting = self._arrived(request, now_ms)
             waiting.cost = self._cost.of_input(len(request.prompt_tokens))
@@ -81,7 +79,7 @@ class Scheduler:
         effects = self._fill(first.model_id, now_ms)
         for request in requests:
             if request.id in self.queues:
-                self._waits.queued(request, now_ms)
+                self.waits.queued(request, now_ms)
         return effects
 
     def restore(
@@ -126,8 +124,8 @@ class Scheduler:
         if running is None:
             leaving = self._leaving.get(request_id)
             if leaving is not None:  # of the step that was under way when it was parked
-                self.accounts.note_service(leaving, count, cached_tokens, now_ms)
                 self.accounts.charge_late(leaving, count, cached_tokens, now_ms)
+                self.accounts.note_service(leaving, count, cached_tokens, now_ms)
                 leaving.produced_tokens += count
             return
         if running.waiting.has_run:
@@ -236,13 +234,13 @@ class Scheduler:
         ]
 
     def estimated_wait_ms(self, request_id: RequestId, now_ms: float) -> float | None:
-        """How long the request will still wait; None: it does not, or no pace is known (O(n))."""
+        """How long the request will still wait; None: it does not, or no pace is known."""
         waiting = self.queues.find(request_id)
         if waiting is None:
             return None
         position = self.queues.position(request_id)
         queued_ms = max(waiting.queued_ms, waiting.parked_ms)
-        return self._waits.wait_ms(waiting.request, position, queued_ms=queued_ms, now_ms=now_ms)
+        return self.waits.wait_ms(waiting.request, position, queued_ms=queued_ms, now_ms=now_ms)
 
     # --- inside ---------------------------------------------------------------------------------
     def _fill(self, model_id: ModelId, now_ms: float) -> list[Effect]:
@@ -314,6 +312,7 @@ class Scheduler:
         self.residents.release(victim.request.id)
         self._let_go(victim, now_ms)
         self._leaving[victim.request.id] = victim
+        self.accounts.ledger.parked(victim.request.lane, victim.request.tenant_id, now_ms)
         return Park(victim.request.id, victim.attempt.replica_id)
 
     def _start(self, waiting: Waiting, replica: ReplicaCapacity, now_ms: float) -> Dispatch:
@@ -322,7 +321,10 @@ class Scheduler:
             request.lane, self.queues.lanes_waiting(request.model_id)
         )
         queued_ms = max(waiting.queued_ms, waiting.parked_ms)
-        self._waits.dispatched(request, queued_ms=queued_ms, now_ms=now_ms)
+        self.waits.dispatched(request, queued_ms=queued_ms, now_ms=now_ms)
+        if not waiting.has_run:
+            wait_ms = now_ms - waiting.queued_ms
+            self.accounts.ledger.waited(request.lane, request.tenant_id, wait_ms, now_ms)
         self._dequeue(request.id, now_ms)
         expected = self._expected_output(waiting)
         running = Running(
@@ -369,7 +371,7 @@ class Scheduler:
     def _dequeue(self, request_id: RequestId, now_ms: float) -> Waiting:
         waiting, is_empty = self.queues.remove(request_id)
         request = waiting.request
-        self._waits.left(request)
+        self.waits.left(request)
         if is_empty:
             turns = self.accounts.turns_of(request.model_id)
             turns.drained(request.lane, request.tenant_id, now_ms)

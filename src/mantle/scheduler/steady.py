@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from mantle.core.ids import ModelId, TenantId
 
 HALF_LIFE_MS = 60_000.0
+FORGET_MS = 20 * HALF_LIFE_MS
+"""A habit of which nothing was seen for so long is none: a millionth of it is left."""
+
 WARM_ARRIVALS = 5
 """Arrivals before a tenant counts as steady: one request is no habit."""
 
@@ -19,6 +22,7 @@ class _Habit:
     arrivals: float = 0.0  # decayed count
     seen: int = 0
     at_ms: float = 0.0
+    arrived_ms: float = 0.0
     service_ms: float = 0.0  # EWMA
 
     def decay_to(self, now_ms: float) -> None:
@@ -28,24 +32,34 @@ class _Habit:
 
 
 class SteadyTraffic:
-    """Each tenant's steady concurrency on each model."""
+    """Each tenant's steady concurrency on each model, of those seen lately."""
 
     def __init__(self) -> None:
-        self._habits: dict[tuple[TenantId, ModelId], _Habit] = {}
+        self._habits: dict[tuple[TenantId, ModelId], _Habit] = {}  # the last seen last
 
     def arrived(self, tenant_id: TenantId, model_id: ModelId, now_ms: float) -> None:
-        habit = self._habits.setdefault((tenant_id, model_id), _Habit(at_ms=now_ms))
+        habit = self._habits.pop((tenant_id, model_id), None) or _Habit(at_ms=now_ms)
+        self._habits[tenant_id, model_id] = habit
         habit.decay_to(now_ms)
+        habit.arrived_ms = now_ms
         habit.arrivals += 1
         habit.seen += 1
+        while now_ms - self._habits[oldest := next(iter(self._habits))].arrived_ms > FORGET_MS:
+            del self._habits[oldest]
 
     def served(
         self, tenant_id: TenantId, model_id: ModelId, service_ms: float, now_ms: float
     ) -> None:
         """An attempt held its slot for so long."""
-        habit = self._habits.setdefault((tenant_id, model_id), _Habit(at_ms=now_ms))
+        habit = self._habits.get((tenant_id, model_id))
+        if habit is None:
+            return  # it came so long ago that its habit is forgotten
         first = habit.service_ms == 0.0
         habit.service_ms += (1.0 if first else 0.2) * (service_ms - habit.service_ms)
+
+    def __len__(self) -> int:
+        """Habits that are remembered."""
+        return len(self._habits)
 
     def slots(self, tenant_id: TenantId, model_id: ModelId, now_ms: float) -> float:
         """Slots this tenant's steady traffic needs; 0 while it has no habit."""

@@ -5,10 +5,10 @@ moving mean. Invariant: memory is bounded by what waits now and by who was serve
 `forget_ms`; an estimate decides nothing.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from mantle.core.ids import ModelId, RequestId
+from mantle.core.ids import ModelId, RequestId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.request import Request
 
@@ -17,11 +17,11 @@ PLATFORM = "platform"
 RETRY_AFTER_MS_UNKNOWN = 1_000.0
 """What a full queue says before any pace was measured."""
 
-OnWaitError = Callable[[Lane, ModelId, float], None]
-"""Lane, model, and by how many milliseconds the first estimate of a wait was wrong."""
+OnWaitOver = Callable[[Lane, ModelId, float, float], None]
+"""Lane, model, the first estimate of a wait and how long it really was, both in milliseconds."""
 
 
-def unjudged(_lane: Lane, _model_id: ModelId, _error_ms: float) -> None:
+def unjudged(_lane: Lane, _model_id: ModelId, _estimated_ms: float, _waited_ms: float) -> None:
     """Nobody wants to know."""
     return
 
@@ -52,11 +52,11 @@ class WaitEstimate:
     def __init__(
         self,
         *,
-        on_error: OnWaitError = unjudged,
+        on_over: OnWaitOver = unjudged,
         smoothing: float = 0.2,
         forget_ms: float = 300_000.0,
     ) -> None:
-        self._on_error = on_error
+        self._on_over = on_over
         self._smoothing = smoothing
         self._forget_ms = forget_ms
         self._paces: dict[Hashable, _Pace] = {}  # the one seen longest ago first
@@ -65,7 +65,7 @@ class WaitEstimate:
 
     def queued(self, request: Request, now_ms: float) -> None:
         """The request begins to wait, behind those of its queue that wait already."""
-        own = _levels(request)[0]
+        own = _levels_of(request)[0]
         position = self._lines.get(own, 0)
         wait_ms = self.wait_ms(request, position, queued_ms=now_ms, now_ms=now_ms)
         self._promises[request.id] = _Promise(now_ms, wait_ms)
@@ -75,7 +75,7 @@ class WaitEstimate:
         """The request is no longer in line; does nothing when it never was."""
         if self._promises.pop(request.id, None) is None:
             return
-        own = _levels(request)[0]
+        own = _levels_of(request)[0]
         self._lines[own] -= 1
         if not self._lines[own]:
             del self._lines[own]
@@ -86,8 +86,8 @@ class WaitEstimate:
         promise = self._promises.get(request.id)
         self.left(request)
         if promise is not None and promise.wait_ms is not None:
-            error_ms = abs(now_ms - promise.queued_ms - promise.wait_ms)
-            self._on_error(request.lane, request.model_id, error_ms)
+            waited_ms = now_ms - promise.queued_ms
+            self._on_over(request.lane, request.model_id, promise.wait_ms, waited_ms)
 
     def retry_after_ms(self, requests: list[Request], now_ms: float) -> float:
         """Milliseconds until there is room for these in their full queue: so many starts."""
@@ -102,10 +102,21 @@ class WaitEstimate:
         The first start is one gap after the last one. When it is overdue, it is taken to be late
         by as much again, and the gaps behind it to be as long as this one has become.
         """
-        gap_ms = self._gap_ms(request)
+        return self._wait_ms(_levels_of(request), position, queued_ms, now_ms)
+
+    def newcomer_ms(
+        self, lane: Lane, model_id: ModelId, tenant_id: TenantId, position: int, now_ms: float
+    ) -> float | None:
+        """The same for a request that would come now."""
+        return self._wait_ms(_levels(lane, model_id, tenant_id), position, now_ms, now_ms)
+
+    def _wait_ms(
+        self, levels: Sequence[Hashable], position: int, queued_ms: float, now_ms: float
+    ) -> float | None:
+        gap_ms = self._gap_ms(levels)
         if gap_ms is None:
             return None
-        pace = self._paces.get(_levels(request)[0])
+        pace = self._paces.get(levels[0])
         since_ms = queued_ms if pace is None else max(pace.last_ms, queued_ms)
         elapsed_ms = max(0.0, now_ms - since_ms)
         return abs(gap_ms - elapsed_ms) + max(gap_ms, elapsed_ms) * position
@@ -114,15 +125,15 @@ class WaitEstimate:
         """Paces and promises that are remembered."""
         return len(self._paces) + len(self._promises)
 
-    def _gap_ms(self, request: Request) -> float | None:
-        for level in _levels(request):
+    def _gap_ms(self, levels: Sequence[Hashable]) -> float | None:
+        for level in levels:
             pace = self._paces.get(level)
             if pace is not None and pace.gap_ms is not None:
                 return pace.gap_ms
         return None
 
     def _learn(self, request: Request, queued_ms: float, now_ms: float) -> None:
-        levels = _levels(request)
+        levels = _levels_of(request)
         own = self._paces.get(levels[0])
         since_ms = queued_ms if own is None else max(own.last_ms, queued_ms)
         has_waited = now_ms > queued_ms  # or the gap says how often it asks, not how it is served
@@ -144,7 +155,10 @@ class WaitEstimate:
             del self._paces[level]
 
 
-def _levels(request: Request) -> tuple[Hashable, ...]:
+def _levels(lane: Lane, model_id: ModelId, tenant_id: TenantId) -> tuple[Hashable, ...]:
     """Whose pace says most, first."""
-    lane, model_id = request.lane, request.model_id
-    return (lane, model_id, request.tenant_id), (lane, model_id), PLATFORM
+    return (lane, model_id, tenant_id), (lane, model_id), PLATFORM
+
+
+def _levels_of(request: Request) -> tuple[Hashable, ...]:
+    return _levels(request.lane, request.model_id, request.tenant_id)

@@ -8,6 +8,7 @@ from mantle.cluster.config_model import Config, LaneConfig, SchedulerConfig
 from mantle.core.ids import ModelId, TenantId
 from mantle.core.lane import Lane
 from mantle.core.tenant import QueueBound, Quota, Reservation, Tenant
+from mantle.gateway.parts import GatewaySettings
 
 M = ModelId("m")
 FAST = {M: Speed(1e9, 1e9)}
@@ -44,6 +45,13 @@ def test_lane_that_beats_the_one_above_is_named(lanes, says):
     (finding,) = found(config(**lanes))
     assert finding.startswith(says)
     assert ";" in finding
+
+
+def test_queue_ping_that_never_comes_is_named():
+    ignored = Config(gateway=GatewaySettings(ping_s=5, queue_ping_s=6))
+    (finding,) = found(ignored)
+    assert finding.startswith("gateway.queue_ping_s: is 6")
+    assert found(Config(gateway=GatewaySettings(ping_s=1))) == []  # nobody asked for two seconds
 
 
 def test_weight_that_counts_for_nothing_against_a_lane_above_is_named():

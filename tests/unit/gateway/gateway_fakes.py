@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from gateway_client import Call, Reply
 from piece_text import PieceText
 
 from mantle.admission.port import Ask, RateLimits, TenantAdmin
-from mantle.core.clock import SystemClock
+from mantle.core.clock import Clock, SystemClock
 from mantle.core.errors import Cancelled, PromptTooLong, Unauthenticated, UnknownModel
 from mantle.core.ids import ModelId, ProjectId, RequestId, TenantId
 from mantle.core.lane import Lane
@@ -26,7 +26,14 @@ from mantle.gateway.server import build_app
 from mantle.journal.port import Journal
 from mantle.journal.stores.ephemeral import EphemeralJournal
 from mantle.pool.port import CatalogueEntry, ModelState, ResidencyState
-from mantle.scheduler.port import Ended, Phases, QueueView, TokenChunk
+from mantle.scheduler.port import (
+    Ended,
+    Phases,
+    QueuesReport,
+    QueueView,
+    SharesReport,
+    TokenChunk,
+)
 
 KEY = "sk-test"
 WINDOW_TOKENS = 4096
@@ -44,6 +51,7 @@ class Script:
     cached_tokens: int = 0
     logprob: float = -0.5
     view: QueueView | None = None
+    view_at: Callable[[], QueueView | None] | None = None  # asked each time, in place of `view`
 
 
 class FakeGeneration:
@@ -114,7 +122,8 @@ class FakeGeneration:
         return TokenLogprob(token_id, logprob, (*((token_id, logprob),), *others)[:count])
 
     def queue_view(self) -> QueueView | None:
-        return self._script.view
+        view_at = self._script.view_at
+        return self._script.view if view_at is None else view_at()
 
     def usage_so_far(self) -> Usage:
         prompt_tokens = len(self.request.prompt_tokens)
@@ -287,6 +296,19 @@ class RecordingMetrics:
         return [values for seen, values in self.seen if seen == name]
 
 
+class FakeOverview:
+    """Shows what a test put in."""
+
+    shown_shares = SharesReport(0.0, 0.0, (), (), ())
+    shown_queues = QueuesReport((), ())
+
+    def shares(self) -> SharesReport:
+        return self.shown_shares
+
+    def queues(self) -> QueuesReport:
+        return self.shown_queues
+
+
 @dataclass
 class Harness:
     """The gateway with fakes around it."""
@@ -294,6 +316,7 @@ class Harness:
     settings: GatewaySettings = field(default_factory=GatewaySettings)
     admin: TenantAdmin | None = None
     journal: Journal = field(default_factory=EphemeralJournal)
+    clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
         self.text = PieceText()
@@ -303,7 +326,8 @@ class Harness:
         self.health = FakeHealth()
         self.metrics = RecordingMetrics()
         self.executor = ThreadPoolExecutor(1)
-        self.asks = HeldAsks(SystemClock(), grace_s=self.settings.reattach_grace_s)
+        self.asks = HeldAsks(self.clock, grace_s=self.settings.reattach_grace_s)
+        self.overview = FakeOverview()
         self.app = build_app(
             GatewayParts(
                 admission=self.admission,
@@ -311,11 +335,12 @@ class Harness:
                 pool=FakePool(),
                 texts=self.texts,
                 executor=FairExecutor(self.executor, 1),
-                clock=SystemClock(),
+                clock=self.clock,
                 health=self.health,
                 metrics=self.metrics,
                 journal=self.journal,
                 asks=self.asks,
+                overview=self.overview,
                 settings=self.settings,
                 admin=self.admin,
             )

@@ -154,7 +154,7 @@ async def test_queued_stream_starts_after_the_hold_and_says_that_it_waits(
     release = asyncio.Event()
     gateway.script(release, ("late",), view=QueueView(position=3, waited_ms=12.0))
     call = gateway.open("/v1/chat/completions", chat_body(stream=True))
-    await call.until(b": queued position=3 waited_ms=12\n\n")
+    await call.until(b": queued position=3 waited_s=0.0\n\n")
     assert call.reply.status == 200
     assert call.reply.headers["x-mantle-queue-position"] == "3"
     release.set()

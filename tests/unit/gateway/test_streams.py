@@ -84,6 +84,20 @@ async def test_a_wrong_position_is_told(gateway: Harness, position: str) -> None
     await call.finished()
 
 
+async def test_fields_that_nobody_reads_are_no_failure_of_ours(gateway: Harness) -> None:
+    gate = asyncio.Event()
+    gateway.script(("a", "b"), gate, ("c",))
+    call = gateway.open("/v1/chat/completions", chat_body(stream=True))
+    await call.until(b"id: 2\n")
+    query = "&".join([f"x{number}=1" for number in range(40)] + ["starting_after=2"])
+    again = gateway.open(f"/v1/streams/{held(gateway).asked.id}?{query}", method="GET")
+    await asyncio.sleep(0)
+    gate.set()
+    reply = await again.finished()
+    assert (reply.status, reply.ids[0]) == (200, "3")
+    await call.finished()
+
+
 async def test_unknown_streams_are_not_found(gateway: Harness) -> None:
     reply = await gateway.get("/v1/streams/req_none")
     assert reply.status == 404

@@ -23,3 +23,9 @@ def run_order(scheduler, requests, now_ms=0.0):
         order.append(dispatch.request_id)
         current = dispatch.request_id
     return order
+
+
+def charged(scheduler, request):
+    """What the request's tenant was charged in its lane for its weight, estimates included."""
+    fairness = scheduler.accounts.turns_of(request.model_id).fairness[request.lane]
+    return fairness.counter(request.tenant_id)

@@ -12,7 +12,7 @@ from mantle.scheduler.queues import QueueBounds
 from mantle.scheduler.rules import SchedulerRules, default_bounds
 from mantle.scheduler.scheduler import Scheduler
 from mantle.testing.requests import M, N, a_replica, a_request
-from tests.unit.scheduler.runs import ready, run_order
+from tests.unit.scheduler.runs import charged, ready, run_order
 
 R1 = ReplicaId("m#1")
 
@@ -251,9 +251,9 @@ def test_parked_request_goes_on_where_it_was_and_is_not_charged_again():
     scheduler.submit([urgent], 10.0)
     assert scheduler.parked(flex.id, 11.0) == []
     assert flex.id in scheduler.queues
-    before = scheduler.accounts.served_cost(Lane.FLEX, flex.tenant_id)
+    before = charged(scheduler, flex)
     assert scheduler.released(urgent.id, 20.0) == [Dispatch(flex.id, R1, Epoch(2), resume_from=3)]
-    again = scheduler.accounts.served_cost(Lane.FLEX, flex.tenant_id) - before
+    again = charged(scheduler, flex) - before
     assert again == 2.0 * (10 - 3)  # the output still expected; the prompt is not paid twice
 
 
@@ -381,6 +381,6 @@ def test_what_a_second_attempt_finds_cached_is_no_gift():
     scheduler.submit([request], 0.0)
     scheduler.replica_gone(R1, 1.0)
     scheduler.replica_ready(a_replica("m#2"), 2.0)
-    before = scheduler.accounts.served_cost(Lane.STANDARD, request.tenant_id)
+    before = charged(scheduler, request)
     scheduler.tokens_produced(request.id, count=1, cached_tokens=499, now_ms=3.0)
-    assert scheduler.accounts.served_cost(Lane.STANDARD, request.tenant_id) == before
+    assert charged(scheduler, request) == before

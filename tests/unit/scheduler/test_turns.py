@@ -5,7 +5,7 @@ from mantle.scheduler.queues import QueueBounds
 from mantle.scheduler.rules import SchedulerRules, default_bounds
 from mantle.scheduler.scheduler import Scheduler
 from mantle.testing.requests import M, N, a_replica, a_request
-from tests.unit.scheduler.runs import ready, run_order
+from tests.unit.scheduler.runs import charged, ready, run_order
 
 
 def test_what_an_expired_request_was_blocking_runs_at_once():
@@ -109,4 +109,16 @@ def test_tokens_of_the_step_under_way_are_charged_though_the_attempt_is_parked()
     scheduler.submit([flex], 0.0)
     scheduler.submit([a_request("b", lane=Lane.PRIORITY)], 1_000.0)  # parks it
     scheduler.tokens_produced(flex.id, count=3, cached_tokens=4, now_ms=1_010.0)
-    assert scheduler.accounts.served_cost(Lane.FLEX, flex.tenant_id) == 10 - 4 + 2 * 3
+    assert charged(scheduler, flex) == 10 - 4 + 2 * 3
+
+
+def test_tokens_of_the_step_under_way_leave_no_promise_behind():
+    scheduler = ready()
+    flex = a_request("a", lane=Lane.FLEX, prompt_tokens=10, max_output_tokens=50)
+    scheduler.submit([flex], 0.0)
+    scheduler.submit([a_request("b", lane=Lane.PRIORITY)], 1_000.0)  # parks it
+    scheduler.tokens_produced(flex.id, count=3, cached_tokens=0, now_ms=1_010.0)
+    scheduler.parked(flex.id, 1_020.0)
+    newcomer = a_request("c", lane=Lane.FLEX)
+    scheduler.submit([newcomer], 1_030.0)
+    assert charged(scheduler, newcomer) == charged(scheduler, flex)  # lifted to all that `a` had

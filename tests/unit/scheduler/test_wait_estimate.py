@@ -67,12 +67,12 @@ def test_unknown_tenant_gets_the_pace_of_lane_and_model_then_of_the_platform():
 
 
 def test_first_estimate_is_compared_with_the_real_wait():
-    errors = []
-    waits = served_every(100.0, on_error=lambda *seen: errors.append(seen))
+    over = []
+    waits = served_every(100.0, on_over=lambda *seen: over.append(seen))
     request = a_request()
     waits.queued(request, 2_000.0)
     waits.dispatched(request, queued_ms=2_000.0, now_ms=2_130.0)
-    assert errors == [(request.lane, request.model_id, pytest.approx(30.0))]
+    assert over == [(request.lane, request.model_id, pytest.approx(100.0), 130.0)]
 
 
 def test_tenants_unseen_for_long_and_requests_that_left_are_forgotten():
@@ -106,18 +106,16 @@ def test_scheduler_estimates_by_position_and_only_what_waits():
     assert scheduler.estimated_wait_ms(requests[0].id, 200.0) is None
 
 
-def test_scheduler_says_how_wrong_each_first_estimate_was():
-    errors = []
-    scheduler, requests = a_backlog(3, on_wait_error=lambda *seen: errors.append(seen))
+def test_scheduler_says_what_it_estimated_first_and_how_long_it_was():
+    over = []
+    scheduler, requests = a_backlog(3, on_wait_over=lambda *seen: over.append(seen))
     scheduler.released(requests[0].id, 100.0)
-    assert errors == []  # nothing was known when the first ones came
+    assert over == []  # nothing was known when the first ones came
     late = a_request()
     scheduler.submit([late], 100.0)
     scheduler.released(requests[1].id, 200.0)
     scheduler.released(requests[2].id, 350.0)
-    ((lane, model_id, error_ms),) = errors
-    assert (lane, model_id) == (late.lane, late.model_id)
-    assert error_ms == pytest.approx(50.0)
+    assert over == [(late.lane, late.model_id, pytest.approx(200.0), 250.0)]
 
 
 def test_full_queue_says_when_to_come_back_by_the_measured_pace():

@@ -1,5 +1,6 @@
 """Between tenants in a lane: what does every answer to "who is next" offer?"""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from mantle.core.ids import TenantId
@@ -29,6 +30,13 @@ class Fairness(Protocol):
 
     def produced(self, tenant_id: TenantId, cost: float) -> None:
         """So much of what was charged has now really been given."""
+        ...
+
+    def forget_idle(self, is_busy: Callable[[TenantId], bool]) -> None:
+        """Drop what is known of tenants when that changes nothing; O(1) amortised.
+
+        `is_busy`: the tenant may still be charged without being backlogged first.
+        """
         ...
 
     def counter(self, tenant_id: TenantId) -> float:

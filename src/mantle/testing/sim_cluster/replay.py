@@ -13,6 +13,7 @@ from mantle.core.ids import ModelId, ReplicaId, TenantId, WorkerId
 from mantle.core.lane import Lane
 from mantle.scheduler.rules import SchedulerRules
 from mantle.scheduler.scheduler import Scheduler
+from mantle.scheduler.wait_estimate import OnWaitOver, unjudged
 from mantle.testing.sim_cluster.arrival import Arrival
 from mantle.testing.sim_cluster.cluster import PaperModel, SimCluster
 from mantle.testing.sim_cluster.cost_model import CostModel
@@ -26,7 +27,6 @@ from mantle.testing.sim_cluster.watcher import Watcher
 MODEL = ModelId("paper")
 TICK_MS = 200.0
 REPORT_TOKENS = 64
-ACCELERATOR = CostModel(prefill_tokens_per_s=20_000.0, step_ms=8.0, step_ms_a_sequence=0.15)
 ACCELERATOR = CostModel(prefill_tokens_per_s=20_000.0, step_ms=8.0, step_ms_a_sequence=0.15)
 LaneMix = Mapping[Lane, float]
 
@@ -61,11 +61,16 @@ class Replay:
 
 
 def replay(
-    arrivals: Sequence[Arrival], pool: Pool, *, seed: int = 0, window_ms: float = 10_000.0
+    arrivals: Sequence[Arrival],
+    pool: Pool,
+    *,
+    seed: int = 0,
+    window_ms: float = 10_000.0,
+    on_wait_over: OnWaitOver = unjudged,
 ) -> Replay:
     """Run the traffic to its end. Raises `InvariantBroken` as soon as a promise is."""
     events = EventQueue()
-    scheduler = Scheduler(pool.rules, weight_of=pool.weight_of)
+    scheduler = Scheduler(pool.rules, weight_of=pool.weight_of, on_wait_over=on_wait_over)
     bounds = pool.rules.bounds
     span_ms = max((arrival.at_ms for arrival in arrivals), default=0.0)
     timeline = Timeline(max(1_000.0, span_ms / 300))
