@@ -115,13 +115,21 @@ class ForgetfulFs(mfusepy.Operations):
         return 0
 
     def fsync(self, path, datasync, fh):
-        left = self._faults.syncs_before_fault
-        self._faults.syncs_before_fault = None if not left else left - 1
-        if left == 0:
-            self._do(Sync(fh, has_failed=True))
+        has_failed = self._fails_now(path[1:])
+        self._do(Sync(fh, has_failed))
+        if has_failed:
             raise mfusepy.FuseOSError(errno.EIO)
-        self._do(Sync(fh))
         return 0
+
+    def _fails_now(self, name):
+        faults = self._faults
+        if faults.syncs_before_fault is None or name != (faults.only or name):
+            return False
+        faults.syncs_before_fault -= 1
+        if faults.syncs_before_fault >= 0:
+            return False
+        faults.syncs_before_fault = None
+        return True
 
     def fsyncdir(self, path, datasync, fh):
         self._do(SyncFolder())

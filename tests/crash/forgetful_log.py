@@ -16,9 +16,12 @@ _LENGTH = struct.Struct("<I")
 
 
 class Faults(msgspec.Struct):
-    """`syncs_before_fault`: the fsync after so many fails, once. `room_bytes`: then it is full."""
+    """`syncs_before_fault`: the fsync after so many (of the file `only`) fails, once.
+    `room_bytes`: then the disk is full.
+    """
 
     syncs_before_fault: int | None = None
+    only: str = ""
     room_bytes: int | None = None
 
 

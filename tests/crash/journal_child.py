@@ -26,6 +26,7 @@ from mantle.testing.requests import a_request
 from tests.unit.journal.records import ask_of, begun, finished, tokens
 
 TOLD_NAME = "told"
+REFUSED = "refused"
 IN_FLIGHT_MAX = 4
 DEADLINE_S = 60
 
@@ -41,6 +42,7 @@ class Plan(msgspec.Struct, frozen=True):
     policy: Literal["strict", "relaxed"] = "strict"
     synchronous: str = "FULL"
     pause_s: float = 0.0
+    dies_when_failed: bool = False
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):
@@ -133,6 +135,13 @@ class Child:
         if self.plan.pause_s:
             await asyncio.sleep(self.plan.pause_s)
 
+    def try_again(self) -> None:
+        """The disk would take it by now; the journal must not."""
+        try:
+            self.journal.append([], lambda: self.say(Told("told after the failure", 0)))
+        except JournalFault:
+            self.say(Trouble(REFUSED, len(self.failures)))
+
     async def until(self, in_flight_max: int) -> None:
         trouble, deadline = "", time.monotonic() + DEADLINE_S
         while self.in_flight > in_flight_max and not self.failures:
@@ -146,17 +155,20 @@ class Child:
 
 
 async def main(folder: Path, plan: Plan) -> None:
-    child = Child(folder, plan)
+    try:
+        child = Child(folder, plan)
+    except JournalFault:
+        print(msgspec.json.encode(Trouble("not opened", 1)).decode())
+        return
     await child.recover()
     try:
         await child.begin()
         await child.write()
         await child.until(0)
     except JournalFault:
-        try:
-            child.journal.append([], lambda: child.say(Told("after the failure", 0)))
-        except JournalFault:
-            child.say(Trouble("refused", len(child.failures)))
+        child.try_again()
+        if plan.dies_when_failed:
+            os._exit(0)
     await child.journal.close()
 
 

@@ -17,6 +17,7 @@ from tests.crash.forgetful_folder import write_image
 from tests.crash.journal_child import TOLD_NAME, Plan, Told, Trouble, token_of
 
 DEADLINE_S = 60
+LARGE = Plan(asks=10, appends=150, tokens_max=10_000)  # over 1,000 pages: a checkpoint on the way
 ANY_WORD = msgspec.json.Decoder(Told | Trouble)
 
 
@@ -42,6 +43,8 @@ def told_at_moments(ops: list[AnyOp]) -> list[list[Told]]:
     for op in ops:
         moments.append(told)
         disk.apply(op)
+        if isinstance(op, PowerLost):
+            text = b""
         if isinstance(op, Write) and op.file == disk.names.get(TOLD_NAME):
             *lines, text = (text + op.data).split(b"\n")  # a write may be split between pages
             words = map(ANY_WORD.decode, lines)

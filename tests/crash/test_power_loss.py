@@ -13,6 +13,7 @@ from tests.crash.forgetful_disk import Disk
 from tests.crash.forgetful_folder import write_image
 from tests.crash.journal_child import Plan
 from tests.crash.power_runs import (
+    LARGE,
     checkpoints,
     edges,
     killed_child,
@@ -23,8 +24,6 @@ from tests.crash.power_runs import (
 )
 
 pytestmark = pytest.mark.process
-
-LARGE = Plan(asks=10, appends=150, tokens_max=10_000)  # over 1,000 pages: a checkpoint on the way
 
 
 # --- the promise --------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from mantle.journal.store_port import (
 FILE_NAME: Final = "journal.db"
 
 _BUSY_S_MAX: Final = 5.0
+_CHUNK_BYTES: Final = 1 << 20
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS owner (only INTEGER PRIMARY KEY CHECK (only = 1), epoch INTEGER);
 INSERT OR IGNORE INTO owner VALUES (1, 0);
@@ -94,14 +95,19 @@ class SqliteStore:
             self.path, timeout=_BUSY_S_MAX, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA journal_mode = WAL")
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":  # with a rollback journal, FULL does not make a commit durable
+            raise StoreBroken("the journal's disk cannot hold a write-ahead log")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA secure_delete = ON")
         connection.executescript(_SCHEMA)
         if pages_max is not None:
             connection.execute(f"PRAGMA max_page_count = {pages_max}")
         if opening is Opening.OWNING:
+            connection.execute("BEGIN IMMEDIATE")  # so nobody else writes to the log just now
+            _write_anew(self.path.with_name(FILE_NAME + "-wal"))
             connection.execute("UPDATE owner SET epoch = epoch + 1")
+            connection.execute("COMMIT")
         (self._owner_epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
         self._connection = connection
 
@@ -263,6 +269,22 @@ class SqliteStore:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _write_anew(log: Path) -> None:
+    """Write the log's bytes over themselves; the next commit's fsync makes them durable.
+
+    The last owner may have died of a failed fsync. Then what it wrote last is readable, but in the
+    page cache alone, and counted as clean: no fsync would write it, or make what comes after it in
+    the log mean anything. A checkpoint is no way out: until the log's end is durable, a power loss
+    would replay the old, shorter log over the newer file.
+    """
+    try:
+        with log.open("r+b", buffering=0) as file:
+            for start in range(0, file.seek(0, os.SEEK_END), _CHUNK_BYTES):
+                os.pwrite(file.fileno(), os.pread(file.fileno(), _CHUNK_BYTES, start), start)
+    except OSError:
+        raise StoreBroken("the journal's log cannot be written anew") from None
 
 
 def _ask_history(connection: sqlite3.Connection, ask_id: str) -> AskHistory | None:
