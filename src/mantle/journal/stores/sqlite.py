@@ -29,6 +29,7 @@ from mantle.journal.store_port import (
     StoreFenced,
     StoreFull,
 )
+from mantle.journal.stores.sqlite_damage import Census, running_asks
 
 FILE_NAME: Final = "journal.db"
 
@@ -127,10 +128,7 @@ class SqliteStore:
         if isinstance(record, Accepted):
             connection.execute("INSERT INTO requests (id) VALUES (?)", (record.request.id,))
         elif isinstance(record, Asked):
-            connection.execute(
-                "INSERT INTO asks VALUES (?, ?, ?, ?, ?, NULL)",
-                (record.id, record.tenant_id, record.route, record.created_s, record.key_digest),
-            )
+            connection.execute("INSERT INTO asks VALUES (?, ?, ?, ?, ?, NULL)", _row_of(record))
             for choice in record.choices:
                 connection.execute(
                     "UPDATE requests SET ask = ? WHERE id = ?", (record.id, choice.request_id)
@@ -194,22 +192,22 @@ class SqliteStore:
         asks: list[AskHistory] = []
         damaged: list[Damage] = []
         with _told(), self._reading() as connection:
-            running = connection.execute(
-                "SELECT id FROM asks WHERE finished_s IS NULL ORDER BY created_s, id"
-            ).fetchall()
-            for (ask_id,) in running:
+            census = Census(connection)
+            for ask_id in running_asks(connection):
                 try:
-                    history = _ask_history(connection, ask_id)
+                    history = _listed_history(connection, ask_id, census)
                 except JournalFault as fault:
                     damaged.append(Damage(ask_id, fault.message))
                 else:
-                    if history is not None and not history.is_over:
+                    if not history.is_over:
                         asks.append(history)
+            known = {request.request.id for ask in asks for request in ask.requests}
             orphans = [
                 (RequestId(request_id), _epoch_of(connection, RequestId(request_id)))
                 for (request_id,) in connection.execute(
                     "SELECT id FROM requests WHERE ask IS NULL AND is_finished = 0"
                 ).fetchall()
+                if request_id not in known
             ]
         return Recovered(tuple(asks), tuple(orphans), tuple(damaged))
 
@@ -246,16 +244,24 @@ class SqliteStore:
             for (problem,) in connection.execute("PRAGMA integrity_check(8)").fetchall():
                 if problem != "ok":
                     damaged.append(Damage("file", "its pages contradict each other"))
-            for (ask_id,) in connection.execute("SELECT id FROM asks ORDER BY id").fetchall():
+            census = Census(connection)
+            for row in connection.execute("SELECT * FROM asks NOT INDEXED").fetchall():
+                ask_id = str(row[0])
                 try:
-                    _ask_history(connection, ask_id)
+                    history = _listed_history(connection, ask_id, census)
+                    if row[:5] != _row_of(history.asked) or history.is_over != (row[5] is not None):
+                        raise JournalFault("its entry in the list of asks is damaged")
                 except JournalFault as fault:
                     damaged.append(Damage(ask_id, fault.message))
+        for _ in self.summaries():  # raises when the list of asks cannot be read
+            pass
         return damaged
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        connection.text_factory = _text
+        connection.execute("BEGIN")  # all that is read is of one moment, whatever is written
         try:
             yield connection
         finally:
@@ -287,14 +293,39 @@ def _write_anew(log: Path) -> None:
         raise StoreBroken("the journal's log cannot be written anew") from None
 
 
+def _row_of(asked: Asked) -> tuple[str, str, str, int, str]:
+    """What the list of asks says of it."""
+    return (asked.id, asked.tenant_id, asked.route, asked.created_s, asked.key_digest)
+
+
+def _text(damaged_or_not: bytes) -> str:
+    return damaged_or_not.decode(errors="replace")
+
+
+def _listed_history(connection: sqlite3.Connection, ask_id: str, census: Census) -> AskHistory:
+    """Of an ask that there must be. Raises `JournalFault` when anything of it may be missing."""
+    history = _ask_history(connection, ask_id)
+    if history is None:
+        raise JournalFault("its entry in the list of asks is damaged")
+    owners = (ask_id, *(choice.request_id for choice in history.asked.choices))
+    if not all(map(census.has_all_rows, owners)):
+        raise JournalFault("the file is damaged where its records are")
+    return history
+
+
 def _ask_history(connection: sqlite3.Connection, ask_id: str) -> AskHistory | None:
-    if connection.execute("SELECT 1 FROM asks WHERE id = ?", (ask_id,)).fetchone() is None:
+    row = connection.execute("SELECT finished_s FROM asks WHERE id = ?", (ask_id,)).fetchone()
+    if row is None:
         return None
     records = _records(connection, ask_id)
     if len(records) != 1 or not isinstance(records[0], Asked):
         raise JournalFault("an ask was not written exactly once")
     asked = records[0]
-    return AskHistory(asked, tuple(_request(connection, c.request_id) for c in asked.choices))
+    requests = tuple(_request(connection, choice.request_id) for choice in asked.choices)
+    history = AskHistory(asked, requests)
+    if row[0] is not None and not history.is_over:
+        raise JournalFault("an ask was over, and its end is missing")
+    return history
 
 
 def _request(connection: sqlite3.Connection, request_id: RequestId) -> RequestHistory:
@@ -314,9 +345,11 @@ def _records(connection: sqlite3.Connection, owner: str) -> list[Record]:
         rows = connection.execute(
             "SELECT blob FROM records WHERE owner = ? ORDER BY seq", (owner,)
         ).fetchall()
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         raise JournalFault("the file is damaged where its records are") from None
-    return [decode(bytes(blob), owner) for (blob,) in rows]
+    if not all(isinstance(blob, bytes) for (blob,) in rows):
+        raise JournalFault("a record is not one")
+    return [decode(blob, owner) for (blob,) in rows]
 
 
 @contextlib.contextmanager
@@ -330,3 +363,5 @@ def _told() -> Iterator[None]:
             raise StoreFull("the journal's disk is full") from None
         name = getattr(error, "sqlite_errorname", "unknown")
         raise StoreBroken(f"the journal's file cannot be written or read ({name})") from None
+    except UnicodeDecodeError:  # sqlite3 quotes what is damaged, and trips over it
+        raise StoreBroken("the journal's file is damaged") from None
