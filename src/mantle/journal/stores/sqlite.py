@@ -234,8 +234,7 @@ class SqliteStore:
                 " (SELECT count(*) FROM requests WHERE ask = asks.id) FROM asks"
                 " ORDER BY created_s DESC, id DESC"
             )
-            for ask_id, tenant, route, created_s, finished_s, count in rows:
-                yield AskSummary(ask_id, TenantId(tenant), route, created_s, finished_s, count)
+            yield from map(_summary, rows)
 
     def verify(self) -> list[Damage]:
         """See `JournalStore.verify`."""
@@ -296,6 +295,20 @@ def _write_anew(log: Path) -> None:
 def _row_of(asked: Asked) -> tuple[str, str, str, int, str]:
     """What the list of asks says of it."""
     return (asked.id, asked.tenant_id, asked.route, asked.created_s, asked.key_digest)
+
+
+def _summary(row: tuple[object, ...]) -> AskSummary:
+    match row:
+        case (
+            str(ask_id),
+            str(tenant),
+            str(route),
+            int(made_s),
+            int() | None as over_s,
+            int(count),
+        ):
+            return AskSummary(ask_id, TenantId(tenant), route, made_s, over_s, count)
+    raise JournalFault("the list of asks is damaged; `mantle journal verify` says where")
 
 
 def _text(damaged_or_not: bytes) -> str:
