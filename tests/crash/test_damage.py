@@ -4,9 +4,12 @@ Invariant of all: a wrong token is never served, nothing but `JournalFault` is r
 is served whole or named as damaged, and what `verify` finds sound reads exactly as it was written.
 """
 
+import contextlib
 import dataclasses
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -20,6 +23,8 @@ from mantle.core.errors import JournalFault
 from mantle.core.ids import RequestId, TenantId
 from mantle.journal.stores.sqlite import FILE_NAME, SqliteStore
 from mantle.testing.requests import a_request
+from mantle.testing.scripts import script_of, write_script
+from tests.running_server import start_server
 from tests.unit.journal.records import ask_of, begun, finished, tokens
 
 LOG_NAME = FILE_NAME + "-wal"
@@ -253,3 +258,39 @@ def test_commands_say_what_is_wrong_without_a_stack_trace(checkpointed):
             assert isinstance(done.exception, SystemExit | None), (at, command, done.exception)
             codes[done.exit_code] += 1
     assert min(codes[0], codes[2]) > 100
+
+
+def unreadable(checkpointed) -> bytes:
+    """It can be opened, but not read: so that the server notices later."""
+    content = checkpointed.files[FILE_NAME]
+    for at in range(len(content)):
+        damaged = flipped(content, at)
+        with contextlib.suppress(JournalFault):
+            store = SqliteStore(checkpointed.damaged(FILE_NAME, damaged), synchronous="OFF")
+            with contextlib.closing(store):
+                if isinstance(said(store.recover), str):
+                    return damaged
+    raise AssertionError("no such byte")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("make", [lambda _: b"not a journal" * 100, unreadable])
+def test_server_refuses_a_damaged_journal_and_says_what_to_do(checkpointed, tmp_path, make):
+    journal_file = tmp_path / FILE_NAME
+    journal_file.write_bytes(make(checkpointed))
+    mantle = [sys.executable, "-m", "mantle.cli.main"]
+    there = ["--data-dir", str(tmp_path)]
+    script = write_script(tmp_path, script_of("a"))
+    add = [*mantle, "models", "add", str(script), "--name", "fake", *there]
+    subprocess.run(add, check=True, capture_output=True, timeout=60)
+    serve = [*mantle, "serve", "--port", "0", *there]
+    refused = subprocess.run(serve, capture_output=True, text=True, timeout=60)
+    error = refused.stderr.partition("Error: ")[2]
+    assert refused.returncode == 2
+    assert str(journal_file) in error
+    assert "move it" in error
+    assert "Traceback" not in refused.stderr
+    assert "Warning" not in refused.stderr
+    for path in tmp_path.glob(FILE_NAME + "*"):
+        path.rename(path.with_name("damaged-" + path.name))
+    start_server(tmp_path).stop()

@@ -23,11 +23,21 @@ def open_journal(config: JournalConfig, data_dir: Path, fail_stop: FailStop) -> 
     try:
         store = SqliteStore(data_dir)
     except JournalFault as fault:
-        raise ConfigError(f"{data_dir / FILE_NAME}: {fault.message}") from None
+        raise ConfigError(f"{fault.message}. {remedy(data_dir)}") from None
     return DurableJournal(
         store,
         on_failed=fail_stop.fail,
         wall_s=time.time,
         policy=Policy(config.policy),
         keep_s=config.keep_s,
+    )
+
+
+def remedy(data_dir: Path) -> str:
+    """What helps when the journal cannot be trusted; for the operator's terminal, not clients."""
+    path = data_dir / FILE_NAME
+    return (
+        "Mend the disk, then start the server again: it goes on with what was running. If "
+        f"`mantle journal verify` calls {path} damaged, move it and {FILE_NAME}-wal away: the "
+        "server starts without them, and what was running is lost"
     )
