@@ -53,7 +53,7 @@ class ForgetfulFolder:
         with self._said.open("ab") as said:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.crash.forgetful_fs", str(self.path), str(self.log)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=said,
                 stderr=said,
             )
@@ -82,7 +82,7 @@ class ForgetfulFolder:
         if self._process is None:
             return
         self._process.kill()
-        self._process.wait(DEADLINE_S)
+        self._process.communicate(timeout=DEADLINE_S)
         self._process = None
         subprocess.run(
             ["fusermount3", "-u", "-z", str(self.path)],

@@ -10,7 +10,9 @@ appends to it. Faults are ordered by writing to the hidden file `.faults` in the
 import errno
 import os
 import stat
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import mfusepy
@@ -136,7 +138,15 @@ class ForgetfulFs(mfusepy.Operations):
         return 0
 
 
+def end_with_parent(folder: str) -> None:
+    """A killed test leaves no mount: its end of our stdin closes."""
+    sys.stdin.buffer.read()
+    subprocess.run(["fusermount3", "-u", "-z", folder], check=False)
+    os._exit(0)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=end_with_parent, args=(sys.argv[1],), daemon=True).start()
     # One thread: the log's order is the order of events. `kernel_cache`: opening a file again must
     # not drop the pages that somebody has mapped (SQLite's -shm). `hard_remove`: no stand-in names.
     mfusepy.FUSE(

@@ -250,7 +250,7 @@ def test_header_of_the_file_may_change_while_there_is_a_log(logged):
 def test_commands_say_what_is_wrong_without_a_stack_trace(checkpointed):
     content, run = checkpointed.files[FILE_NAME], CliRunner().invoke
     codes = Counter()
-    for at in range(0, len(content), 5):
+    for at in range(0, len(content), 13):
         folder = checkpointed.damaged(FILE_NAME, flipped(content, at))
         for command in (["ls"], ["ls", "--json"], ["verify"], ["show", "ask_1"]):
             done = run(journal, [*command, "--data-dir", str(folder)])
