@@ -172,4 +172,7 @@ def _choice(one: RequestHistory) -> dict[str, object]:
 
 
 def _time(unix_s: int) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, OSError, ValueError):  # damaged; `verify` says so
+        return "unknown"

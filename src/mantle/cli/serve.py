@@ -23,7 +23,7 @@ from mantle.cluster.control_plane.import_file import open_store
 from mantle.cluster.control_plane.live import LiveTenants
 from mantle.cluster.control_plane.speeds import SpeedBook, forget_stale, setup_of
 from mantle.cluster.fail_stop import FailStop
-from mantle.cluster.journals import open_journal
+from mantle.cluster.journals import open_journal, remedy
 from mantle.cluster.local import FIRST_WORKER, memory_budget_bytes, subprocess_starter
 from mantle.cluster.reload import WatchedFile, watch
 from mantle.cluster.serving import serve_until_stopped
@@ -109,8 +109,8 @@ def serve(
         )
     except JournalFault as fault:
         raise CommandFailed(
-            f"journal: {fault.message}; nothing that was acknowledged is lost. Mend the disk, "
-            "then start the server again: it goes on with what was running"
+            f"journal: {fault.message}; nothing is acknowledged any more. "
+            f"{remedy(config.journal, data_dir)}"
         ) from None
     finally:
         live.store.close()

@@ -40,7 +40,7 @@ def open_store(config: JournalConfig, data_dir: Path, opening: Opening) -> Journ
         try:
             return SqliteStore(data_dir, opening=opening)
         except JournalFault as fault:
-            raise ConfigError(f"{data_dir / FILE_NAME}: {fault.message}") from None
+            raise ConfigError(f"{fault.message}. {remedy(config, data_dir)}") from None
     url = config.url or os.environ.get(URL_VARIABLE, "")
     if not url:
         raise ConfigError(
@@ -51,6 +51,18 @@ def open_store(config: JournalConfig, data_dir: Path, opening: Opening) -> Journ
         return _open_postgres(url, config.schema, opening)
     except JournalFault as fault:
         raise ConfigError(f"journal.url: {fault.message}") from None
+
+
+def remedy(config: JournalConfig, data_dir: Path) -> str:
+    """What helps when the journal cannot be trusted; for the operator's terminal, not clients."""
+    if config.store != "sqlite":
+        return "Mend the database, then start the server again: it goes on with what was running"
+    path = data_dir / FILE_NAME
+    return (
+        "Mend the disk, then start the server again: it goes on with what was running. If "
+        f"`mantle journal verify` calls {path} damaged, move it and {FILE_NAME}-wal away: the "
+        "server starts without them, and what was running is lost"
+    )
 
 
 def _open_postgres(url: str, schema: str, opening: Opening) -> JournalStore:

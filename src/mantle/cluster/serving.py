@@ -82,7 +82,12 @@ async def _stopped_in_order(platform: Platform, stop: asyncio.Queue[None]) -> bo
 async def _running(
     platform: Platform, beside: Sequence[Coroutine[Any, Any, None]]
 ) -> AsyncIterator[None]:
-    await platform.start()
+    try:
+        await platform.start()
+    except BaseException:
+        for one in beside:
+            one.close()  # they never began
+        raise
     tasks = [asyncio.create_task(one) for one in beside]
     for task in tasks:
         task.add_done_callback(_tell_if_broken)

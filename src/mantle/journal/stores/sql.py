@@ -23,6 +23,8 @@ from mantle.journal.store_port import AskSummary, StoreWaits, UsageLine
 
 HOUR_S: Final = 3_600
 
+_LISTED_WRONGLY: Final = "its entry in the list of asks is damaged"
+
 _FINISH_REQUEST: Final = """
 UPDATE requests SET is_finished = 1, finished_s = ?, outcome = ?,
  input_tokens = ?, cached_tokens = ?, output_tokens = ? WHERE id = ?
@@ -37,6 +39,7 @@ AND NOT EXISTS (SELECT 1 FROM requests WHERE ask = asks.id AND is_finished = 0)
 """
 _OVER: Final = "(SELECT id FROM asks WHERE finished_s < ?)"
 _FORGOTTEN: Final = f"is_finished = 1 AND (ask IS NULL OR ask IN {_OVER})"
+_UNASKED: Final = "SELECT id, is_finished FROM requests WHERE ask IS NULL"
 _SUMS: Final = """
 count(*), sum(input_tokens), sum(cached_tokens), sum(output_tokens)
 """
@@ -71,8 +74,16 @@ class Session(Protocol):
     def read(self, sql: str, *values: object) -> list[tuple[Any, ...]]: ...
 
 
+class Complete(Protocol):
+    """Is every row there that there must be? A database that checks its pages knows that it is."""
+
+    def has_all_rows(self, owner: str) -> bool: ...
+
+
 class SqlStore(ABC):
     """`JournalStore` but for opening, compacting and closing, over sessions."""
+
+    _all_asks = "asks"  # the table, read row by row
 
     @abstractmethod
     def _writing(self) -> contextlib.AbstractContextManager[Session]:
@@ -114,19 +125,13 @@ class SqlStore(ABC):
         asks: list[AskHistory] = []
         damaged: list[Damage] = []
         with self._reading() as session:
-            running = session.read(
-                "SELECT id FROM asks WHERE finished_s IS NULL ORDER BY created_s, id"
-            )
-            for (ask_id,) in running:
-                history = _believed(session, ask_id, damaged)
+            census = self._census(session)
+            for ask_id in self._running(session):
+                history = _believed(session, ask_id, census, damaged)
                 if history is not None and not history.is_over:
                     asks.append(history)
-            orphans = [
-                (RequestId(request_id), _epoch_of(session, RequestId(request_id)))
-                for (request_id,) in session.read(
-                    "SELECT id FROM requests WHERE ask IS NULL AND is_finished = 0"
-                )
-            ]
+            known = {request.request.id for ask in asks for request in ask.requests}
+            orphans = [one for one in _orphans(session) if one[0] not in known]
         return Recovered(tuple(asks), tuple(orphans), tuple(damaged))
 
     def history(self, ask_id: str) -> AskHistory | None:
@@ -153,24 +158,39 @@ class SqlStore(ABC):
                 " (SELECT count(*) FROM requests WHERE ask = asks.id) FROM asks"
                 " ORDER BY created_s DESC, id DESC"
             )
-        for ask_id, tenant, route, created_s, finished_s, count in rows:
-            yield AskSummary(ask_id, TenantId(tenant), route, created_s, finished_s, count)
+        yield from map(_summary, rows)
 
     def usage(self, since_s: int = 0) -> Iterator[UsageLine]:
         """See `JournalStore.usage`."""
         with self._reading() as session:
             rows = session.read(_USAGE, since_s - since_s % HOUR_S)
-        for hour_s, tenant, model, lane, outcome, *sums in rows:
-            yield UsageLine(hour_s, TenantId(tenant), model, lane, outcome, *map(int, sums))
+        yield from map(_usage_line, rows)
 
     def verify(self) -> list[Damage]:
         """See `JournalStore.verify`."""
         damaged: list[Damage] = []
         with self._reading() as session:
             damaged += self._damage_below(session)
-            for (ask_id,) in session.read("SELECT id FROM asks ORDER BY id"):
-                _believed(session, ask_id, damaged)
+            census = self._census(session)
+            columns = "id, tenant, route, created_s, key_digest, finished_s"
+            for row in session.read(f"SELECT {columns} FROM {self._all_asks}"):
+                history = _believed(session, str(row[0]), census, damaged)
+                if history is not None and not _is_listed_rightly(row, history):
+                    damaged.append(Damage(str(row[0]), _LISTED_WRONGLY))
+            damaged += _unasked_damage(session)
+        for _ in self.summaries():  # raises when the list of asks cannot be read
+            pass
+        for _ in self.usage():
+            pass
         return damaged
+
+    def _running(self, session: Session) -> list[str]:
+        """Ids of all asks that are not over, oldest first."""
+        rows = session.read("SELECT id FROM asks WHERE finished_s IS NULL ORDER BY created_s, id")
+        return [str(ask_id) for (ask_id,) in rows]
+
+    def _census(self, session: Session) -> Complete:
+        return _Trusted()
 
     def _damage_below(self, session: Session) -> list[Damage]:
         """What the database itself finds wrong with its files."""
@@ -196,7 +216,7 @@ def _index(session: Session, record: Record, now_s: int) -> None:
     elif isinstance(record, Asked):
         session.write(
             "INSERT INTO asks VALUES (?, ?, ?, ?, ?, NULL)",
-            *(record.id, record.tenant_id, record.route, record.created_s, record.key_digest),
+            *_row_of(record),
         )
         for choice in record.choices:
             session.write("UPDATE requests SET ask = ? WHERE id = ?", record.id, choice.request_id)
@@ -211,10 +231,48 @@ def _index(session: Session, record: Record, now_s: int) -> None:
             session.write(_FINISH_ASK, now_s, record.request_id)
 
 
-def _believed(session: Session, ask_id: str, damaged: list[Damage]) -> AskHistory | None:
-    """The ask's history, unless it is damaged; then that is noted."""
+class _Trusted:
+    def has_all_rows(self, owner: str) -> bool:
+        return True
+
+
+def _row_of(asked: Asked) -> tuple[str, str, str, int, str]:
+    """What the list of asks says of it."""
+    return (asked.id, asked.tenant_id, asked.route, asked.created_s, asked.key_digest)
+
+
+def _is_listed_rightly(row: tuple[Any, ...], history: AskHistory) -> bool:
+    return row[:5] == _row_of(history.asked) and history.is_over == (row[5] is not None)
+
+
+def _summary(row: tuple[object, ...]) -> AskSummary:
+    match row:
+        case (
+            str(ask_id),
+            str(tenant),
+            str(route),
+            int(made_s),
+            int() | None as over_s,
+            int(count),
+        ):
+            return AskSummary(ask_id, TenantId(tenant), route, made_s, over_s, count)
+    raise JournalFault("the list of asks is damaged; `mantle journal verify` says where")
+
+
+def _usage_line(row: tuple[Any, ...]) -> UsageLine:
+    hour_s, tenant, model, lane, outcome, *sums = row
     try:
-        return _ask_history(session, ask_id)
+        return UsageLine(int(hour_s), TenantId(tenant), model, lane, outcome, *map(int, sums))
+    except (TypeError, ValueError):
+        raise JournalFault("the sums of what was used are damaged") from None
+
+
+def _believed(
+    session: Session, ask_id: str, census: Complete, damaged: list[Damage]
+) -> AskHistory | None:
+    """The history of an ask that there must be, unless it is damaged; then that is noted."""
+    try:
+        return _listed_history(session, ask_id, census)
     except StoreWaits:
         raise  # says nothing about this ask
     except JournalFault as fault:
@@ -222,30 +280,67 @@ def _believed(session: Session, ask_id: str, damaged: list[Damage]) -> AskHistor
         return None
 
 
+def _listed_history(session: Session, ask_id: str, census: Complete) -> AskHistory:
+    """Raises `JournalFault` when anything of it may be missing."""
+    history = _ask_history(session, ask_id)
+    if history is None:
+        raise JournalFault(_LISTED_WRONGLY)
+    owners = (ask_id, *(choice.request_id for choice in history.asked.choices))
+    if not all(map(census.has_all_rows, owners)):
+        raise JournalFault("the file is damaged where its records are")
+    return history
+
+
 def _ask_history(session: Session, ask_id: str) -> AskHistory | None:
-    if not session.read("SELECT 1 FROM asks WHERE id = ?", ask_id):
+    rows = session.read("SELECT finished_s FROM asks WHERE id = ?", ask_id)
+    if not rows:
         return None
     records = _records(session, ask_id)
     if len(records) != 1 or not isinstance(records[0], Asked):
         raise JournalFault("an ask was not written exactly once")
     asked = records[0]
-    return AskHistory(asked, tuple(_request(session, c.request_id) for c in asked.choices))
+    requests = tuple(_request(session, choice.request_id) for choice in asked.choices)
+    history = AskHistory(asked, requests)
+    if rows[0][0] is not None and not history.is_over:
+        raise JournalFault("an ask was over, and its end is missing")
+    return history
 
 
 def _request(session: Session, request_id: RequestId) -> RequestHistory:
     return request_history(_records(session, request_id))
 
 
-def _epoch_of(session: Session, request_id: RequestId) -> Epoch:
-    """The newest epoch of a request that nobody will go on with."""
-    try:
-        return _request(session, request_id).epoch
-    except StoreWaits:
-        raise
-    except JournalFault:
-        return FIRST_EPOCH
+def _orphans(session: Session) -> Iterator[tuple[RequestId, Epoch]]:
+    """Requests whose ask was never written and that have no end, with their newest epochs."""
+    for request_id, is_finished in session.read(_UNASKED):
+        try:
+            history = _request(session, request_id)
+        except StoreWaits:
+            raise
+        except JournalFault:
+            if not is_finished:
+                yield RequestId(request_id), FIRST_EPOCH
+        else:
+            if history.finished is None:
+                yield RequestId(request_id), history.epoch
+
+
+def _unasked_damage(session: Session) -> Iterator[Damage]:
+    """Requests without an ask that are not what the list of requests says of them."""
+    for request_id, is_finished in session.read(_UNASKED):
+        try:
+            is_over = _request(session, request_id).finished is not None
+        except StoreWaits:
+            raise
+        except JournalFault as fault:
+            yield Damage(str(request_id), fault.message)
+        else:
+            if is_over != bool(is_finished):
+                yield Damage(str(request_id), "its entry in the list of requests is damaged")
 
 
 def _records(session: Session, owner: str) -> list[Record]:
     rows = session.read("SELECT blob FROM records WHERE owner = ? ORDER BY seq", owner)
-    return [decode(bytes(blob), owner) for (blob,) in rows]
+    if not all(isinstance(blob, bytes) for (blob,) in rows):
+        raise JournalFault("a record is not one")
+    return [decode(blob, owner) for (blob,) in rows]

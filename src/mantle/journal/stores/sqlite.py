@@ -21,10 +21,12 @@ from mantle.journal.store_port import (
     StoreFull,
 )
 from mantle.journal.stores.sql import Session, SqlStore
+from mantle.journal.stores.sqlite_damage import Census, running_asks
 
 FILE_NAME: Final = "journal.db"
 
 _BUSY_S_MAX: Final = 5.0
+_CHUNK_BYTES: Final = 1 << 20
 _VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS owner (only INTEGER PRIMARY KEY CHECK (only = 1), epoch INTEGER);
@@ -65,6 +67,8 @@ class SqliteStore(SqlStore):
     `synchronous` is FULL but for the tests that show why.
     """
 
+    _all_asks = "asks NOT INDEXED"
+
     def __init__(
         self,
         folder: Path,
@@ -89,14 +93,19 @@ class SqliteStore(SqlStore):
             self.path, timeout=_BUSY_S_MAX, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA journal_mode = WAL")
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":  # with a rollback journal, FULL does not make a commit durable
+            raise StoreBroken("the journal's disk cannot hold a write-ahead log")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA secure_delete = ON")
         _bring_up_to_date(connection)
         if pages_max is not None:
             connection.execute(f"PRAGMA max_page_count = {pages_max}")
         if opening is Opening.OWNING:
+            connection.execute("BEGIN IMMEDIATE")  # so nobody else writes to the log just now
+            _write_anew(self.path.with_name(FILE_NAME + "-wal"))
             connection.execute("UPDATE owner SET epoch = epoch + 1")
+            connection.execute("COMMIT")
         (self._owner_epoch,) = connection.execute("SELECT epoch FROM owner").fetchone()
         self._connection = connection
 
@@ -139,10 +148,18 @@ class SqliteStore(SqlStore):
     def _reading(self) -> Iterator[Session]:
         with _told():
             connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+            connection.text_factory = _text
+            connection.execute("BEGIN")  # all that is read is of one moment, whatever is written
             try:
                 yield _SqliteSession(connection)
             finally:
                 connection.close()
+
+    def _running(self, session: Session) -> list[str]:
+        return running_asks(session)
+
+    def _census(self, session: Session) -> Census:
+        return Census(session)
 
     def _damage_below(self, session: Session) -> list[Damage]:
         rows = session.read("PRAGMA integrity_check(8)")
@@ -178,6 +195,26 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
+def _write_anew(log: Path) -> None:
+    """Write the log's bytes over themselves; the next commit's fsync makes them durable.
+
+    The last owner may have died of a failed fsync. Then what it wrote last is readable, but in the
+    page cache alone, and counted as clean: no fsync would write it, or make what comes after it in
+    the log mean anything. A checkpoint is no way out: until the log's end is durable, a power loss
+    would replay the old, shorter log over the newer file.
+    """
+    try:
+        with log.open("r+b", buffering=0) as file:
+            for start in range(0, file.seek(0, os.SEEK_END), _CHUNK_BYTES):
+                os.pwrite(file.fileno(), os.pread(file.fileno(), _CHUNK_BYTES, start), start)
+    except OSError:
+        raise StoreBroken("the journal's log cannot be written anew") from None
+
+
+def _text(damaged_or_not: bytes) -> str:
+    return damaged_or_not.decode(errors="replace")
+
+
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """SQLite's errors in our words; no path, no content."""
@@ -189,3 +226,5 @@ def _told() -> Iterator[None]:
             raise StoreFull("the journal's disk is full") from None
         name = getattr(error, "sqlite_errorname", "unknown")
         raise StoreBroken(f"the journal's file cannot be written or read ({name})") from None
+    except UnicodeDecodeError:  # sqlite3 quotes what is damaged, and trips over it
+        raise StoreBroken("the journal's file is damaged") from None
