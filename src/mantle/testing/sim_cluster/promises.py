@@ -14,13 +14,21 @@ if TYPE_CHECKING:
 
 
 def check_places(cluster: SimCluster) -> None:
-    """As many requests are queued, running or leaving as were accepted and have not ended."""
+    """As many requests are queued, running or leaving as were accepted and have not ended.
+
+    All that clients wait for is among them, or only its end is still being written.
+    """
     scheduler = cluster.scheduler
     queued, running = len(scheduler.queues), len(scheduler.residents)
     leaving = len(scheduler.leaving())
     require(
         queued + running + leaving == len(cluster.live),
         f"{len(cluster.live)} requests live, but {queued} wait, {running} run, {leaving} leave",
+    )
+    ending, is_open = len(cluster.scribe.ending), cluster.watcher.open_count
+    require(
+        len(cluster.live) + ending == is_open or not cluster.is_up,
+        f"{is_open} clients wait, but {len(cluster.live)} requests live and {ending} end",
     )
 
 

@@ -56,6 +56,13 @@ class ServiceWindows:
         self._roll(now_ms)
         self._served[tenant_id] += cost / self.weight_of(tenant_id)
 
+    def restart(self, now_ms: float) -> None:
+        """A new server has books of its own: what was open is not compared."""
+        self._start_ms = now_ms
+        self._in_flight_most = 0.0
+        for counts in (self._waiting, self._whole, self._served, self._in_flight):
+            counts.clear()
+
     def _roll(self, now_ms: float) -> None:
         if now_ms - self._start_ms < self.window_ms:
             return
