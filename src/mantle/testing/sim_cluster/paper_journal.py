@@ -16,6 +16,7 @@ from mantle.journal.port import Recovered
 from mantle.journal.record import Record
 from mantle.journal.writer import RETRY_S
 from mantle.testing.sim_cluster.event_queue import EventQueue
+from mantle.testing.sim_cluster.invariant import require
 from mantle.testing.sim_cluster.paper_store import PaperStore
 
 
@@ -65,6 +66,7 @@ class PaperJournal:
     fence: Fence = field(default_factory=Fence)
     trouble: str = ""
     has_failed: bool = False
+    is_dead: bool = False
     _gathered: _Batch = field(default_factory=_Batch)
     _in_flight: _Batch | None = None
 
@@ -89,6 +91,7 @@ class PaperJournal:
 
     def append(self, records: Sequence[Record], committed: Callable[[], None]) -> None:
         """See `Journal.append`."""
+        require(not self.is_dead, "a server that has died wrote something")
         if self.has_failed:
             raise JournalFault(self.trouble)
         for record in records:
@@ -101,7 +104,7 @@ class PaperJournal:
     def die(self) -> None:
         """The server is gone: what had gathered is lost, what was in flight may be durable."""
         batch, self._in_flight = self._in_flight, None
-        self._gathered = _Batch()
+        self.is_dead, self._gathered = True, _Batch()
         full = self.disk.is_full(self.events.at_ms)
         if batch is not None and not full and self.disk.reached_the_platter():
             self.store.commit(batch.records)

@@ -69,6 +69,7 @@ class Restarts:
         if not cluster.is_up:
             return
         cluster.is_up = False
+        cluster.live.clear()
         cluster.watcher.server_died(cluster.events.at_ms)
         assert cluster.scribe.journal is not None, "without a journal nothing is left"
         cluster.scribe.journal.die()

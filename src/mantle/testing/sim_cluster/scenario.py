@@ -52,8 +52,8 @@ class Scenario:
         """One line a part, for people."""
         weights = ", ".join(f"{t} (weight {w:g})" for t, w in self.weights.items())
         models = "\n".join(f"  {model}" for model in self.models.values())
-        all_mishaps = sorted([*self.mishaps, *self.server_mishaps], key=lambda m: m.at_ms)
-        mishaps = "\n".join(f"  {mishap}" for mishap in all_mishaps) or "  none"
+        every_mishap = (*self.mishaps, *self.server_mishaps)
+        mishaps = "\n".join(f"  {mishap}" for mishap in every_mishap) or "  none"
         return (
             f"seed {self.seed}: {len(self.asks)} asks of {weights}\nmodels\n{models}\n"
             f"workers {dict(self.budgets)}\n{self.rules}\n{self.placement}\n{self.cost}\n"

@@ -43,7 +43,7 @@ class Witness:
             if isinstance(record, Accepted):
                 continue
             life = self.lives[record.request_id]
-            require(life.final is None, f"{record.request_id}: a record came after its end")
+            require(life.final is None, f"{record.request_id}: {record} came after its end")
             require(not life.is_set_aside, f"{record.request_id} was set aside, but is written of")
             if isinstance(record, Tokens):
                 self._tokens(life, record)
