@@ -54,16 +54,19 @@ class Heard:
     """What a worker once said, and from where."""
 
     replica_id: ReplicaId
-    progress: Progress
+    reports: list[Progress]
 
 
-HEARD_MAX = 200
-"""So many words of workers are kept, to be said again when they no longer count."""
+HEARD_MAX = 100
+"""So many reports of workers are kept, to be said again when they no longer count."""
 
 
 @dataclass(slots=True)
 class SimCluster:
-    """One pool on paper. Without `placement` the replicas are installed once and stay."""
+    """One pool on paper. Without `placement` the replicas are installed once and stay.
+
+    Until `begin` there is no journal: clients see everything at once.
+    """
 
     events: EventQueue
     scheduler: Scheduler
@@ -90,11 +93,9 @@ class SimCluster:
 
     # --- setting up -----------------------------------------------------------------------------
     def add_worker(self, worker: PaperWorker, budget_bytes: int) -> None:
-        """A machine whose memory the placement may fill."""
-        assert self.placement is not None, "without placement, install its replicas"
+        """A machine that servers find when they start; their placement may fill its memory."""
         self.workers[worker.id] = worker
         self.budgets[worker.id] = budget_bytes
-        self.placement.worker_up(worker.id, budget_bytes)
 
     def install(self, worker: PaperWorker, replica_id: ReplicaId, model_id: ModelId) -> None:
         """A replica that is there from the start."""
@@ -146,12 +147,16 @@ class SimCluster:
     # --- what workers say (`WorkerEars`) --------------------------------------------------------
     def on_progress(self, replica_id: ReplicaId, reports: list[Progress]) -> None:
         now_ms = self.events.at_ms
-        current: list[tuple[Life, Progress]] = []
-        for progress in reports:
-            life = self._current(replica_id, progress.request_id, progress.epoch)
-            if life is None:
-                continue
-            current.append((life, progress))
+        current = [
+            (life, progress)
+            for progress in reports
+            if (life := self._placed(replica_id, progress.request_id)) is not None
+        ]
+        if not self.scribe.step(current):
+            self.watcher.is_refused(f"tokens from {replica_id}")
+            return
+        self.heard.append(Heard(replica_id, reports))
+        for life, progress in current:
             if progress.count:
                 self.watcher.progressed(life, progress, now_ms)
                 self.scheduler.tokens_produced(
@@ -159,16 +164,17 @@ class SimCluster:
                 )
             if progress.finished:
                 self._leave(life)
-        self.heard.extend(Heard(replica_id, progress) for _, progress in current)
-        self.scribe.step(current)
         for life, progress in current:
             if progress.finished:
                 self._perform(self.scheduler.released(life.request.id, now_ms))
         self.checked()
 
     def on_parked(self, replica_id: ReplicaId, request_id: RequestId, epoch: Epoch) -> None:
-        life = self._current(replica_id, request_id, epoch)
+        life = self._placed(replica_id, request_id)
         if life is None:
+            return
+        if not self.scribe.admits(life, epoch):
+            self.watcher.is_refused(f"a parking on {replica_id}")
             return
         life.replica_id, life.kv_on = None, replica_id
         self.scribe.parked(request_id, epoch)
@@ -326,18 +332,13 @@ class SimCluster:
             self.watcher.requeued(life, self.events.at_ms)
         self._perform(effects)
 
-    def _current(self, replica_id: ReplicaId, request_id: RequestId, epoch: Epoch) -> Life | None:
-        """The request, if this attempt of it is the one that counts (law 6).
+    def _placed(self, replica_id: ReplicaId, request_id: RequestId) -> Life | None:
+        """The request, if it is on that replica: else it is nobody's, as in the outbox.
 
-        By its place, as the outbox knows its sequences; then the fence has the last word.
+        Whether this attempt of it still counts is for the fence to say (law 6).
         """
         life = self.live.get(request_id)
-        if life is None or life.replica_id != replica_id:
-            return None
-        if not self.scribe.admits(life, epoch):
-            self.watcher.is_refused(life, f"epoch {epoch}")
-            return None
-        return life
+        return None if life is None or life.replica_id != replica_id else life
 
     def _rebalance(self) -> None:
         if self.placement is None:

@@ -13,7 +13,7 @@ from functools import partial
 from mantle.core.errors import JournalFault
 from mantle.journal.fence import Fence
 from mantle.journal.port import Recovered
-from mantle.journal.record import Record
+from mantle.journal.record import Parked, Record
 from mantle.journal.writer import RETRY_S
 from mantle.testing.sim_cluster.event_queue import EventQueue
 from mantle.testing.sim_cluster.invariant import require
@@ -25,7 +25,7 @@ class PaperDisk:
     """What the machine's disk does to a commit. Times are milliseconds of the virtual clock."""
 
     rng: random.Random
-    commit_ms_usual: tuple[float, float] = (0.1, 4.0)
+    commit_ms_usual: tuple[float, float]
     commit_ms_slow: tuple[float, float] = (50.0, 500.0)
     slow_until_ms: float = 0.0
     full_until_ms: float = 0.0
@@ -54,15 +54,13 @@ class _Batch:
 class PaperJournal:
     """One server's writer: the synchronous half of the `Journal` port.
 
-    `on_failed` is called once when the journal cannot be trusted any more, `on_committed` after
-    each commit and its callbacks.
+    `on_failed` is called once, when the journal cannot be trusted any more.
     """
 
     store: PaperStore
     disk: PaperDisk
     events: EventQueue
     on_failed: Callable[[], None]
-    on_committed: Callable[[], None]
     fence: Fence = field(default_factory=Fence)
     trouble: str = ""
     has_failed: bool = False
@@ -81,8 +79,8 @@ class PaperJournal:
             self.fence.know(request_id, epoch)
         return recovered
 
-    def admits(self, record: Record) -> bool:
-        """Whether tokens, or a parking, may be written; these leave the fence as it is."""
+    def admits(self, record: Parked) -> bool:
+        """Whether it may be written; the fence stays as it is."""
         try:
             self.fence.admit(record)
         except JournalFault:
@@ -133,7 +131,6 @@ class PaperJournal:
             callback()
         if self._gathered.records:
             self._begin()
-        self.on_committed()
 
     def _fail(self, batch: _Batch) -> None:
         """Nobody is told, and nothing is tried again: the server must stop."""

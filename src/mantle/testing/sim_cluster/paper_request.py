@@ -98,6 +98,7 @@ class Life:
     shown_tokens: int = 0
     durable_epoch: int = 0
     is_promised: bool = False  # its ask is durable, so the client may have been told of it
+    outlived_a_server: bool = False
     is_set_aside: bool = False  # a record of its ask was damaged
     gave_up: bool = False  # its client has taken it back
     is_deaf: bool = False  # and this server knows

@@ -1,7 +1,7 @@
-"""What is on the paper disk? The records in production's bytes, kept by whose they are.
+"""What is on the paper disk? Records, kept by whose they are.
 
 Invariant: `commit` is all or nothing, and what it wrote survives every server; what `recover`
-tells is read back from those bytes by production's codec and fold.
+tells went through production's bytes (made only when they are read) and production's fold.
 """
 
 import random
@@ -24,7 +24,8 @@ class PaperStore:
 
     on_commit: Callable[[Sequence[Record]], None]
     corrupted: set[str] = field(default_factory=set)  # asks with a record that was damaged
-    _blobs: dict[str, list[bytes]] = field(default_factory=dict)
+    _written: dict[str, list[Record]] = field(default_factory=dict)
+    _damage: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # record, byte, bit
     _open_asks: dict[str, Asked] = field(default_factory=dict)
     _ask_of: dict[RequestId, str | None] = field(default_factory=dict)
     _unfinished: set[RequestId] = field(default_factory=set)
@@ -33,7 +34,7 @@ class PaperStore:
         """All of these are durable."""
         joined = coalesce(records)
         for record in joined:
-            self._blobs.setdefault(owner_of(record), []).append(encode(record))
+            self._written.setdefault(owner_of(record), []).append(record)
             self._index(record)
         self.on_commit(joined)
 
@@ -58,17 +59,15 @@ class PaperStore:
         return request_history(self._records(request_id))
 
     def corrupt_one(self, rng: random.Random) -> None:
-        """Damage one byte of one record of an ask that is not over, if there is one."""
+        """Damage one bit of one record of an ask that is not over, if there is one."""
         sound = [asked for ask_id, asked in self._open_asks.items() if ask_id not in self.corrupted]
         if not sound:
             return
         asked = rng.choice(sound)
         owner = rng.choice([asked.id, *(choice.request_id for choice in asked.choices)])
-        blobs = self._blobs[owner]
-        index = rng.randrange(len(blobs))
-        blob = bytearray(blobs[index])
-        blob[rng.randrange(len(blob))] ^= 1 << rng.randrange(8)
-        blobs[index] = bytes(blob)
+        index = rng.randrange(len(self._written[owner]))
+        size_bytes = len(encode(self._written[owner][index]))
+        self._damage[owner] = (index, rng.randrange(size_bytes), rng.randrange(8))
         self.corrupted.add(asked.id)
 
     def _index(self, record: Record) -> None:
@@ -105,4 +104,10 @@ class PaperStore:
             return FIRST_EPOCH
 
     def _records(self, owner: str) -> list[Record]:
-        return [decode(blob, owner) for blob in self._blobs.get(owner, ())]
+        blobs = [encode(record) for record in self._written.get(owner, ())]
+        if owner in self._damage:
+            record_index, byte_index, bit = self._damage[owner]
+            damaged = bytearray(blobs[record_index])
+            damaged[byte_index] ^= 1 << bit
+            blobs[record_index] = bytes(damaged)
+        return [decode(blob, owner) for blob in blobs]

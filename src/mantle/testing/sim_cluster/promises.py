@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mantle.core.ids import ModelId, WorkerId
 from mantle.scheduler.queues import Waiting
-from mantle.testing.sim_cluster.invariant import require
+from mantle.testing.sim_cluster.invariant import broken, require
 
 if TYPE_CHECKING:
     from mantle.testing.sim_cluster.cluster import SimCluster
@@ -21,15 +21,12 @@ def check_places(cluster: SimCluster) -> None:
     scheduler = cluster.scheduler
     queued, running = len(scheduler.queues), len(scheduler.residents)
     leaving = len(scheduler.leaving())
-    require(
-        queued + running + leaving == len(cluster.live),
-        f"{len(cluster.live)} requests live, but {queued} wait, {running} run, {leaving} leave",
-    )
-    ending, is_open = len(cluster.scribe.ending), cluster.watcher.open_count
-    require(
-        len(cluster.live) + ending == is_open or not cluster.is_up,
-        f"{is_open} clients wait, but {len(cluster.live)} requests live and {ending} end",
-    )
+    live, ending = len(cluster.live), len(cluster.scribe.ending)
+    if queued + running + leaving != live:
+        broken(f"{live} requests live, but {queued} wait, {running} run, {leaving} leave")
+    if live + ending != cluster.watcher.open_count and cluster.is_up:
+        clients = cluster.watcher.open_count
+        broken(f"{clients} clients wait, but {live} requests live and {ending} end")
 
 
 def check_everything(cluster: SimCluster, *, late_ms_max: float) -> None:

@@ -45,7 +45,6 @@ class MakeJournal(Protocol):
         disk: PaperDisk,
         events: EventQueue,
         on_failed: Callable[[], None],
-        on_committed: Callable[[], None],
     ) -> PaperJournal: ...
 
 
@@ -84,7 +83,7 @@ class Restarts:
         for _ in range(damaged_records):
             self.store.corrupt_one(self.rng)
         stop = partial(self._stop, cluster.server_number + 1)
-        journal = self.new_journal(self.store, self.disk, cluster.events, stop, cluster.checked)
+        journal = self.new_journal(self.store, self.disk, cluster.events, stop)
         recovered = journal.recover()
         cluster.begin(self.new_scheduler(), self.new_placement(), journal)
         self._quarantine(recovered)
@@ -117,7 +116,7 @@ class Restarts:
 
     def write_end(self, end: Finished) -> None:
         """See `Dispatcher.write_end`."""
-        self.cluster.scribe.end_found(self.witness.lives[end.request_id], end)
+        self.cluster.scribe.write_end(self.witness.lives[end.request_id], end)
 
     # --- inside ---------------------------------------------------------------------------------
     def _stop(self, server_number: int) -> None:

@@ -73,7 +73,7 @@ def build(
 ) -> Restarts:
     """The pool and its journal, with all that will happen already planned."""
     events, witness = EventQueue(), Witness()
-    scheduler, placement = parts.scheduler(scenario), parts.placement(scenario)
+    scheduler = parts.scheduler(scenario)
     bounds = scenario.rules.bounds
     watcher = Watcher(
         events,
@@ -86,7 +86,7 @@ def build(
         witness=witness,
     )
     cluster = SimCluster(
-        events, scheduler, scenario.models, scenario.cost, watcher, placement, TICK_MS
+        events, scheduler, scenario.models, scenario.cost, watcher, placement=None, tick_ms=TICK_MS
     )
     for worker_id, budget_bytes in scenario.budgets.items():
         worker = PaperWorker(
@@ -103,7 +103,7 @@ def build(
         cluster,
         witness,
         parts.store(witness.committed),
-        PaperDisk(random.Random(f"{scenario.seed} disk")),
+        PaperDisk(random.Random(f"{scenario.seed} disk"), scenario.commit_ms),
         random.Random(f"{scenario.seed} restarts"),
         lambda: parts.scheduler(scenario),
         lambda: parts.placement(scenario),

@@ -34,6 +34,7 @@ class Scenario:
     cost: CostModel
     delays: LinkDelays
     report_tokens: int
+    commit_ms: tuple[float, float]
     asks: tuple[Ask, ...]
     mishaps: tuple[Mishap, ...]
     server_mishaps: tuple[ServerMishap, ...]
@@ -57,7 +58,8 @@ class Scenario:
         return (
             f"seed {self.seed}: {len(self.asks)} asks of {weights}\nmodels\n{models}\n"
             f"workers {dict(self.budgets)}\n{self.rules}\n{self.placement}\n{self.cost}\n"
-            f"{self.delays}, a report every {self.report_tokens} tokens\nmishaps\n{mishaps}"
+            f"{self.delays}, a report every {self.report_tokens} tokens\n"
+            f"commits take {self.commit_ms} ms\nmishaps\n{mishaps}"
         )
 
 
@@ -93,7 +95,8 @@ def random_scenario(seed: int) -> Scenario:
             load_gb_per_s=rng.choice((2.0, 20.0)),
         ),
         delays=LinkDelays() if is_calm else LinkDelays(0.2, rng.choice((20.0, 500.0)), 20),
-        report_tokens=rng.choice((1, 4, 8, 32)),
+        report_tokens=rng.choice((1, 4, 8, 16, 32, 32)),
+        commit_ms=of_server.choice(((0.1, 4.0), (5.0, 40.0), (20.0, 100.0))),
         asks=asks,
         mishaps=() if is_calm else random_mishaps(rng, list(budgets), span_ms),
         server_mishaps=() if is_calm else random_server_mishaps(of_server, span_ms),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mantle.core.epoch import Epoch
+from mantle.core.errors import JournalFault
 from mantle.core.ids import RequestId
 from mantle.core.outcome import FinishReason, Outcome
 from mantle.core.tokens import Usage
@@ -65,57 +66,59 @@ class Scribe:
         self._write([Parked(request_id, epoch)])
 
     def admits(self, life: Life, epoch: Epoch) -> bool:
-        """Whether an attempt's word still counts (law 6): the real fence decides."""
+        """Whether an attempt may still say that it is parked (law 6)."""
         if self.journal is None:
             return epoch == life.epoch
         return self.journal.admits(Parked(life.request.id, epoch))
 
-    def step(self, reports: Sequence[tuple[Life, Progress]]) -> None:
-        """What one report of a replica brought; finished lives are over for this server."""
+    def step(self, reports: Sequence[tuple[Life, Progress]]) -> bool:
+        """What one report of a replica brought. False: an older epoch's, so nothing came of it."""
         records: list[Record] = []
-        shows: list[Callable[[], None]] = []
+        shown: list[tuple[Life, Tokens]] = []
+        finished: list[Life] = []
         for life, progress in reports:
             if progress.count:
                 record = _tokens(life, progress)
                 records.append(record if life.request.keeps_content else redacted(record))
-                shows.append(self._showing(life, record))
+                shown.append((life, record))
             if progress.finished:
-                records.append(self._end(life, Outcome.COMPLETED, life.written_tokens))
-                shows.append(self._telling(life, Outcome.COMPLETED))
-        self._write(records, lambda: _do_all(shows))
+                used = progress.first_index + progress.count
+                records.append(_end(life, Outcome.COMPLETED, used))
+                finished.append(life)
+
+        def show() -> None:
+            for life, record in shown:
+                if not life.is_deaf:
+                    self.watcher.shown(life, record.first_index, record.token_ids)
+            for life in finished:
+                self._tell(life, Outcome.COMPLETED)
+
+        before = dict(self.ending) if finished else self.ending
+        for life in finished:
+            self.ending[life.request.id] = life
+        try:
+            self._write(records, show)
+        except JournalFault:
+            self.ending = before
+            return False
+        return True
 
     def end(self, life: Life, outcome: Outcome) -> None:
         """It is over, but not by its engine. Who leaves pays for what it was shown."""
         is_cancelled = outcome is Outcome.CANCELLED
         used = life.shown_tokens if is_cancelled else life.written_tokens
         life.is_deaf = is_cancelled
-        self._write([self._end(life, outcome, used)], self._telling(life, outcome))
+        self.write_end(life, _end(life, outcome, used))
 
-    def end_found(self, life: Life, end: Finished) -> None:
-        """It was found in the journal and does not go on."""
+    def write_end(self, life: Life, end: Finished) -> None:
+        """It is told once that is durable."""
         self.ending[end.request_id] = life
-        self._write([end], self._telling(life, end.outcome))
+        self._write([end], lambda: self._tell(life, end.outcome))
 
     # --- inside ---------------------------------------------------------------------------------
-    def _end(self, life: Life, outcome: Outcome, used: int) -> Finished:
-        request = life.request
-        self.ending[request.id] = life
-        finish = FinishReason.END if outcome is Outcome.COMPLETED else None
-        return Finished(request.id, outcome, finish, Usage(len(request.prompt_tokens), 0, used))
-
-    def _showing(self, life: Life, record: Tokens) -> Callable[[], None]:
-        def show() -> None:
-            if not life.is_deaf:
-                self.watcher.shown(life, record.first_index, record.token_ids)
-
-        return show
-
-    def _telling(self, life: Life, outcome: Outcome) -> Callable[[], None]:
-        def tell() -> None:
-            del self.ending[life.request.id]
-            self.watcher.ended(life, outcome)
-
-        return tell
+    def _tell(self, life: Life, outcome: Outcome) -> None:
+        del self.ending[life.request.id]
+        self.watcher.ended(life, outcome)
 
     def _write(
         self, records: Sequence[Record], committed: Callable[[], None] | None = None
@@ -133,9 +136,10 @@ def _tokens(life: Life, progress: Progress) -> Tokens:
     return Tokens(life.request.id, progress.epoch, progress.first_index, token_ids, progress.count)
 
 
-def _do_all(actions: Sequence[Callable[[], None]]) -> None:
-    for action in actions:
-        action()
+def _end(life: Life, outcome: Outcome, used: int) -> Finished:
+    request = life.request
+    finish = FinishReason.END if outcome is Outcome.COMPLETED else None
+    return Finished(request.id, outcome, finish, Usage(len(request.prompt_tokens), 0, used))
 
 
 def _nothing() -> None:

@@ -69,8 +69,8 @@ def say_again(restarts: Restarts) -> None:
     if not cluster.is_up or journal is None or journal.has_failed:
         return
     for heard in list(cluster.heard):
-        progress = heard.progress
-        life = restarts.witness.lives[progress.request_id]
-        if life.outcome is None and progress.epoch >= life.epoch:
-            continue
-        cluster.on_progress(life.replica_id or heard.replica_id, [progress])
+        for progress in heard.reports:
+            life = restarts.witness.lives[progress.request_id]
+            is_stale = life.outcome is not None or progress.epoch < life.epoch
+            if is_stale and progress.count:
+                cluster.on_progress(life.replica_id or heard.replica_id, [progress])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from mantle.scheduler.effects import Dispatch, Expire
 from mantle.scheduler.scheduler import Scheduler
 from mantle.testing.sim_cluster.event_log import EventLog
 from mantle.testing.sim_cluster.event_queue import EventQueue
-from mantle.testing.sim_cluster.invariant import require
+from mantle.testing.sim_cluster.invariant import broken, require
 from mantle.testing.sim_cluster.paper_engine import Progress
 from mantle.testing.sim_cluster.paper_request import Ask, Life
 from mantle.testing.sim_cluster.promises import check_everything, check_places
@@ -113,14 +113,13 @@ class Watcher:
 
     def progressed(self, life: Life, progress: Progress, now_ms: float) -> None:
         """Tokens were produced; the client sees them once they are durable."""
-        require(
-            progress.first_index == life.written_tokens,
-            f"{life.request.id}: token {progress.first_index} came after {life.written_tokens}",
-        )
+        if progress.first_index != life.written_tokens:
+            at = life.written_tokens
+            broken(f"{life.request.id}: token {progress.first_index} came after {at}")
         life.written_tokens += progress.count
         self._served(life, self.cost.of_output(progress.count), now_ms)
 
-    def shown(self, life: Life, first_index: int, token_ids: Sequence[int]) -> None:
+    def shown(self, life: Life, first_index: int, token_ids: list[int]) -> None:
         """Tokens reach the client."""
         if self.witness is not None:
             self.witness.shown(life, first_index, token_ids)
@@ -128,10 +127,10 @@ class Watcher:
         if life.first_token_ms is None:
             life.first_token_ms = self.events.at_ms
 
-    def is_refused(self, life: Life, what: str) -> None:
+    def is_refused(self, what: str) -> None:
         """The fence refused an attempt's word."""
         self.refused += 1
-        self.note("refused", f"{what} of {life.request.id}")
+        self.note("refused", what)
 
     def parking(self, life: Life, now_ms: float) -> None:
         self._lands(life, now_ms)
@@ -147,6 +146,7 @@ class Watcher:
     def server_died(self, now_ms: float) -> None:
         """All that this server's books say is void, so nobody is compared across its end."""
         for life in self.lives:
+            life.outlived_a_server |= life.outcome is None
             if life.request.id in self._flying:
                 self._lands(life, now_ms)
         for windows in self.windows.values():
