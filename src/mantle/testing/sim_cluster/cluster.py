@@ -5,7 +5,6 @@ Invariant: the decisions are production's own objects; here nothing is decided. 
 request is ended once, and its client sees of it what the journal has committed.
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,18 +48,6 @@ class PaperModel:
     window_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What a worker once said, and from where."""
-
-    replica_id: ReplicaId
-    reports: list[Progress]
-
-
-HEARD_MAX = 100
-"""So many reports of workers are kept, to be said again when they no longer count."""
-
-
 @dataclass(slots=True)
 class SimCluster:
     """One pool on paper. Without `placement` the replicas are installed once and stay.
@@ -79,7 +66,7 @@ class SimCluster:
     budgets: dict[WorkerId, int] = field(default_factory=dict)
     lost: set[WorkerId] = field(default_factory=set)  # died by themselves, and are not back
     live: dict[RequestId, Life] = field(default_factory=dict)
-    heard: deque[Heard] = field(default_factory=lambda: deque(maxlen=HEARD_MAX))
+    stale: dict[RequestId, Progress] = field(default_factory=dict)  # said by an earlier attempt
     is_up: bool = True
     server_number: int = 0
     scribe: Scribe = field(init=False)
@@ -155,9 +142,9 @@ class SimCluster:
         if not self.scribe.step(current):
             self.watcher.is_refused(f"tokens from {replica_id}")
             return
-        self.heard.append(Heard(replica_id, reports))
         for life, progress in current:
             if progress.count:
+                life.last_said = progress
                 self.watcher.progressed(life, progress, now_ms)
                 self.scheduler.tokens_produced(
                     life.request.id, count=progress.count, cached_tokens=0, now_ms=now_ms
@@ -263,6 +250,8 @@ class SimCluster:
         self.watcher.dispatched(life, effect, self.events.at_ms)
         self.scribe.dispatched(effect)
         life.epoch, life.replica_id = effect.epoch, replica_id
+        if life.last_said is not None:
+            self.stale[request.id] = life.last_said
         computed = len(request.prompt_tokens) + effect.resume_from
         if life.kv_on == replica_id:
             prefill_tokens = self.cost.resume_ms * self.cost.prefill_tokens_per_s / 1e3

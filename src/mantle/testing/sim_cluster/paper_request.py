@@ -14,6 +14,7 @@ from mantle.core.outcome import Outcome
 from mantle.core.request import Request
 from mantle.core.sampling import SamplingParams
 from mantle.journal.record import Finished
+from mantle.testing.sim_cluster.paper_engine import Progress
 
 _SAMPLING = SamplingParams()
 _PROJECT = ProjectId("default")
@@ -97,6 +98,7 @@ class Life:
     durable_tokens: int = 0
     shown_tokens: int = 0
     durable_epoch: int = 0
+    last_said: Progress | None = None  # of its newest tokens, by whatever attempt
     is_promised: bool = False  # its ask is durable, so the client may have been told of it
     outlived_a_server: bool = False
     is_set_aside: bool = False  # a record of its ask was damaged

@@ -6,6 +6,7 @@ records, after their commit; without a journal, at once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from mantle.core.epoch import Epoch
 from mantle.core.errors import JournalFault
@@ -73,6 +74,8 @@ class Scribe:
 
     def step(self, reports: Sequence[tuple[Life, Progress]]) -> bool:
         """What one report of a replica brought. False: an older epoch's, so nothing came of it."""
+        if self.journal is None and any(life.epoch != p.epoch for life, p in reports):
+            return False
         records: list[Record] = []
         shown: list[tuple[Life, Tokens]] = []
         finished: list[Life] = []
@@ -86,18 +89,11 @@ class Scribe:
                 records.append(_end(life, Outcome.COMPLETED, used))
                 finished.append(life)
 
-        def show() -> None:
-            for life, record in shown:
-                if not life.is_deaf:
-                    self.watcher.shown(life, record.first_index, record.token_ids)
-            for life in finished:
-                self._tell(life, Outcome.COMPLETED)
-
         before = dict(self.ending) if finished else self.ending
         for life in finished:
             self.ending[life.request.id] = life
         try:
-            self._write(records, show)
+            self._write(records, partial(self._show, shown, finished))
         except JournalFault:
             self.ending = before
             return False
@@ -116,6 +112,13 @@ class Scribe:
         self._write([end], lambda: self._tell(life, end.outcome))
 
     # --- inside ---------------------------------------------------------------------------------
+    def _show(self, shown: Sequence[tuple[Life, Tokens]], finished: Sequence[Life]) -> None:
+        for life, record in shown:
+            if not life.is_deaf:
+                self.watcher.shown(life, record.first_index, record.token_ids)
+        for life in finished:
+            self._tell(life, Outcome.COMPLETED)
+
     def _tell(self, life: Life, outcome: Outcome) -> None:
         del self.ending[life.request.id]
         self.watcher.ended(life, outcome)

@@ -3,8 +3,15 @@
 import random
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from mantle.testing.sim_cluster.restarts import Restarts
+
+TURNS = 10
+"""So often a worker that does not know that it is out of date says everything again."""
+
+WORDS_AFTER_DEATH_MS = 3_000.0
+"""So long the words of a dead server's attempts come to the next one."""
 
 
 class ServerMishapKind(StrEnum):
@@ -20,7 +27,10 @@ class ServerMishapKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerMishap:
-    """One mishap. `for_ms`: until the next server starts, or the disk is well again."""
+    """One mishap.
+
+    `for_ms`: until the next server starts, or the disk is well again.
+    """
 
     at_ms: float
     kind: ServerMishapKind
@@ -44,6 +54,7 @@ def befall(restarts: Restarts, mishap: ServerMishap) -> None:
     until_ms = cluster.events.at_ms + mishap.for_ms
     if mishap.kind is ServerMishapKind.DIES:
         restarts.die(down_ms=mishap.for_ms)
+        _say_again_and_again(restarts, mishap.for_ms, WORDS_AFTER_DEATH_MS)
         return
     cluster.watcher.note(str(mishap.kind), f"for {mishap.for_ms:.0f} ms")
     if mishap.kind is ServerMishapKind.RECORD_DAMAGED:
@@ -55,10 +66,17 @@ def befall(restarts: Restarts, mishap: ServerMishap) -> None:
     elif mishap.kind is ServerMishapKind.FSYNC_FAILS:
         disk.next_fsync_fails, restarts.down_ms_after_fsync = True, mishap.for_ms
     else:
-        say_again(restarts)
+        _say_again_and_again(restarts, 0.0, mishap.for_ms)
 
 
-def say_again(restarts: Restarts) -> None:
+def _say_again_and_again(restarts: Restarts, after_ms: float, for_ms: float) -> None:
+    for turn in range(1, TURNS + 1):
+        restarts.cluster.events.after(
+            after_ms + for_ms * turn / TURNS, partial(_say_again, restarts)
+        )
+
+
+def _say_again(restarts: Restarts) -> None:
     """Workers' words that no longer count come once more, over the links of today's attempts.
 
     What was said to an earlier server in an epoch that its successor uses again is left out: a
@@ -68,9 +86,7 @@ def say_again(restarts: Restarts) -> None:
     journal = cluster.scribe.journal
     if not cluster.is_up or journal is None or journal.has_failed:
         return
-    for heard in list(cluster.heard):
-        for progress in heard.reports:
-            life = restarts.witness.lives[progress.request_id]
-            is_stale = life.outcome is not None or progress.epoch < life.epoch
-            if is_stale and progress.count:
-                cluster.on_progress(life.replica_id or heard.replica_id, [progress])
+    for request_id, progress in cluster.stale.items():
+        life = restarts.witness.lives[request_id]
+        if life.replica_id is not None and progress.epoch < life.epoch:
+            cluster.on_progress(life.replica_id, [progress])
