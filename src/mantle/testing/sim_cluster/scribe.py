@@ -121,6 +121,8 @@ class Scribe:
 
     def _tell(self, life: Life, outcome: Outcome) -> None:
         del self.ending[life.request.id]
+        if self.watcher.witness is not None:
+            self.watcher.witness.told(life, outcome)
         self.watcher.ended(life, outcome)
 
     def _write(

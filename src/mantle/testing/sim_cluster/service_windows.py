@@ -1,6 +1,6 @@
 """Was the service shared as promised? A second opinion on the fairness certificate.
 
-It counts what tenants really got (prompts taken in, tokens shown), knows nothing of the
+It counts what tenants really got (prompts taken in, tokens produced), knows nothing of the
 scheduler's own accounts, and compares tenants that compete for the same slots: those that wait in
 the same lane for the same model. Invariant: in each window, of two tenants that were backlogged in
 all of it, neither got more than 2·U above the other for its weight, U the largest cost that one

@@ -1,7 +1,7 @@
 """Is every promise kept, after every event? It watches a run and raises at the first breach.
 
 Cheap checks are made always, those that look at everything each `every` events; the numbers they
-need are counted from what the client sees, not from the scheduler's books.
+need are counted from what engines say, not from the scheduler's books.
 """
 
 from __future__ import annotations

@@ -92,6 +92,11 @@ class Witness:
         if token_ids != tokens_of(request_id, first_index, count):
             broken(f"{request_id}: the client saw a changed token")
 
+    def told(self, life: Life, outcome: Outcome) -> None:
+        """The client hears that it is over."""
+        if life.final is None or life.final.outcome is not outcome:
+            broken(f"{life.request.id}: its client was told of an end that is not durable")
+
     # --- what a new server found ----------------------------------------------------------------
     def resumed(self, life: Life, history: RequestHistory) -> None:
         """A request of an earlier server goes on after what the journal has of it."""
