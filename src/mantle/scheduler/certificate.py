@@ -63,6 +63,11 @@ class Certificate:
         else:
             self._in_flight.pop(tenant_id, None)
 
+    @property
+    def largest_in_flight(self) -> float:
+        """U: the largest cost that one tenant ever had in flight, for its weight."""
+        return self._largest_in_flight
+
     def _roll(self, now_ms: float) -> None:
         if now_ms - self._window_start_ms < self.window_ms:
             return

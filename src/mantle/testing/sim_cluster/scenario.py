@@ -95,7 +95,7 @@ def random_scenario(seed: int) -> Scenario:
             load_gb_per_s=rng.choice((2.0, 20.0)),
         ),
         delays=LinkDelays() if is_calm else LinkDelays(0.2, rng.choice((20.0, 500.0)), 20),
-        report_tokens=rng.choice((1, 4, 8, 16, 32, 32)),
+        report_tokens=rng.choice((1, 4, 4, 8, 8, 16, 32, 32)),
         commit_ms=of_server.choice(((0.1, 4.0), (5.0, 40.0), (20.0, 100.0))),
         asks=asks,
         mishaps=() if is_calm else random_mishaps(rng, list(budgets), span_ms),

@@ -44,7 +44,7 @@ def random_server_mishaps(rng: random.Random, span_ms: float) -> tuple[ServerMis
             kind=rng.choice(list(ServerMishapKind)),
             for_ms=rng.uniform(50, 3_000),
         )
-        for _ in range(rng.randint(0, 5))
+        for _ in range(rng.randint(0, 4))
     )
 
 
