@@ -30,6 +30,7 @@ from typing import Any
 from mantle.admission.reservation import ReservedHold, ReservedRates
 from mantle.core.ids import ReplicaId, TenantId, WorkerId
 from mantle.core.lane import Lane
+from mantle.core.outcome import Outcome
 from mantle.core.tenant import Reservation, Tenant
 from mantle.core.tokens import Usage
 from mantle.scheduler.scheduler import Scheduler
@@ -149,15 +150,15 @@ class CountingWatcher(Watcher):
             self.served_others += cost if life.request.tenant_id != BUYER else 0.0
 
     def progressed(self, life: Life, progress: Any, now_ms: float) -> None:
-        is_first = life.first_token_ms is None
+        is_first = life.written_tokens == 0
         super().progressed(life, progress, now_ms)
         in_burst = BURST_S <= now_ms / 1e3 < BURST_S + BURST_LENGTH_S
         if life.request.lane is Lane.RESERVED and in_burst:
             self.reserved_output += progress.count
             self.reserved_input += len(life.request.prompt_tokens) if is_first else 0
 
-    def ended(self, life: Life, now_ms: float) -> None:
-        super().ended(life, now_ms)
+    def ended(self, life: Life, outcome: Outcome) -> None:
+        super().ended(life, outcome)
         hold = self.holds.pop(life.request.id, None)
         if hold is not None:
             hold.settle(Usage(len(life.request.prompt_tokens), 0, life.shown_tokens))

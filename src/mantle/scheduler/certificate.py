@@ -83,6 +83,11 @@ class Certificate:
         return tenant_id in self._in_flight
 
     # --- answers --------------------------------------------------------------------------------
+    @property
+    def largest_in_flight(self) -> float:
+        """U: the largest cost that one tenant ever had in flight, for its weight."""
+        return self._largest_in_flight
+
     def present(self, now_ms: float) -> float:
         """The worse of the last closed window and the open one so far; a quiet one counts 0."""
         self._roll(now_ms)

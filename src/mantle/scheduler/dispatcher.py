@@ -289,11 +289,13 @@ class Dispatcher:
         for effect in effects:
             if isinstance(effect, Dispatch):
                 self._dispatch(effect)
-            elif isinstance(effect, Park):
-                self._outbox.park(self._live[effect.request_id], effect.replica_id)
-            elif isinstance(effect, Abort):
+            elif isinstance(effect, Park | Abort):
                 live = self._live.get(effect.request_id)
-                if live is not None:
+                if live is None:
+                    continue  # it ended in the step that also freed a slot; `released` follows
+                if isinstance(effect, Park):
+                    self._outbox.park(live, effect.replica_id)
+                else:
                     self._outbox.abort(live, effect.replica_id)
             elif isinstance(effect, Expire):
                 self._fail(effect.request_id, effect.error())

@@ -8,6 +8,7 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from mantle.core.clock import Clock
 from mantle.core.ids import ModelId, RequestId
@@ -15,8 +16,6 @@ from mantle.core.outcome import Outcome
 from mantle.core.request import Request
 from mantle.core.tokens import Usage
 from mantle.journal.port import Asked, Finished, Pins, Recovered, RequestHistory
-from mantle.scheduler.dispatcher import Dispatcher
-from mantle.scheduler.port import Generation
 from mantle.scheduler.recovery import Action, action_for, end_of, found_of
 
 log = logging.getLogger("mantle.scheduler")
@@ -25,11 +24,23 @@ PinsOf = Callable[[ModelId], Pins | None]
 """What a model is made of today; None: it is not served any more."""
 
 
+Resumed = TypeVar("Resumed")
+Resumed_co = TypeVar("Resumed_co", covariant=True)
+
+
+class Restorer(Protocol[Resumed_co]):
+    """Who goes on with a request or writes its end: the dispatcher, or the simulator's."""
+
+    def restore(self, request: Request, history: RequestHistory, *, exact: bool) -> Resumed_co: ...
+
+    def write_end(self, end: Finished) -> None: ...
+
+
 def restore(
-    dispatcher: Dispatcher, recovered: Recovered, *, pins_of: PinsOf, clock: Clock
-) -> dict[RequestId, Generation]:
+    dispatcher: Restorer[Resumed], recovered: Recovered, *, pins_of: PinsOf, clock: Clock
+) -> dict[RequestId, Resumed]:
     """Requests that go on. The others get their end: in their histories and in the journal."""
-    live: dict[RequestId, Generation] = {}
+    live: dict[RequestId, Resumed] = {}
     done: Counter[Action] = Counter()
     for ask in recovered.asks:
         for history in ask.requests:
@@ -46,10 +57,10 @@ def restore(
 
 
 def _restore_one(
-    dispatcher: Dispatcher,
+    dispatcher: Restorer[Resumed],
     asked: Asked,
     history: RequestHistory,
-    live: dict[RequestId, Generation],
+    live: dict[RequestId, Resumed],
     pins_of: PinsOf,
     clock: Clock,
 ) -> Action:

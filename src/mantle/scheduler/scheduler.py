@@ -292,14 +292,17 @@ class Scheduler:
     def _may_go_first(self, waiting: Waiting, victim: Running) -> bool:
         """Out of turn only to within one request of what the victim's tenant has had.
 
-        Without that slots would be shared evenly, but cost would not (the fairness bound).
+        Without that slots would be shared evenly, but cost would not. Nor may it then be ahead
+        by more than the largest cost in flight: half of the fairness bound is for who is behind.
         """
         request = waiting.request
         if victim.request.lane is not request.lane:
             return True
-        fairness = self.accounts.turns_of(request.model_id).fairness[request.lane]
+        turns = self.accounts.turns_of(request.model_id)
+        fairness = turns.fairness[request.lane]
         lead = fairness.counter(request.tenant_id) - fairness.counter(victim.request.tenant_id)
-        return lead <= waiting.cost / self._weight_of(request.tenant_id)
+        cost = waiting.cost / self._weight_of(request.tenant_id)
+        return lead <= min(cost, turns.certificates[request.lane].largest_in_flight - cost)
 
     def _victim(self, waiting: Waiting, now_ms: float) -> Running | None:
         request = waiting.request

@@ -148,3 +148,17 @@ async def test_prompt_is_paid_for_though_its_first_attempt_was_lost(tmp_path):
             await read(generation)
         assert generation.ended.usage.cached_tokens == 0
         assert generation.ended.usage.input_tokens == 20
+
+
+async def test_victim_that_ended_in_the_same_step_is_left_alone(tmp_path):
+    async with world(tmp_path, script_of(*LETTERS), slots=2) as w:
+        await read(w.submit(max_output_tokens=1))  # the model is there from now on
+        w.links[0].hold()
+        lower = [w.submit(lane=Lane.FLEX, max_output_tokens=2) for _ in range(2)]
+        higher = [w.submit(lane=Lane.PRIORITY, max_output_tokens=2) for _ in range(2)]
+        w.clock.advance(1_000)  # the first slot that is free lets a second request look for one
+        w.links[0].release()
+        async with asyncio.timeout(5):
+            assert [len(await read(generation)) for generation in lower + higher] == [2] * 4
+        assert [end.outcome for end in w.journal.of(Finished)] == [Outcome.COMPLETED] * 5
+        assert w.dispatcher.running_counts() == {}

@@ -1,5 +1,6 @@
 """Replay one seed with its log, or soak many: `python -m mantle.testing.sim_cluster --seed 7`."""
 
+import logging
 import sys
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ def main(seed: int, seeds: int) -> None:
     if seeds == 1:
         _show(seed)
     else:
+        logging.getLogger("mantle").addHandler(logging.NullHandler())  # damage is part of it
         _soak(seed, seeds)
 
 

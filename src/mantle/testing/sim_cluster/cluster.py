@@ -2,7 +2,7 @@
 the supervisor's parts, without text, sockets or asyncio.
 
 Invariant: the decisions are production's own objects; here nothing is decided. Every accepted
-request is ended once, and its tokens are counted as the client would see them.
+request is ended once, and its client sees of it what the journal has committed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,8 +30,10 @@ from mantle.testing.sim_cluster.cost_model import CostModel
 from mantle.testing.sim_cluster.event_queue import EventQueue
 from mantle.testing.sim_cluster.invariant import require
 from mantle.testing.sim_cluster.paper_engine import PaperSequence, Progress
+from mantle.testing.sim_cluster.paper_journal import PaperJournal
 from mantle.testing.sim_cluster.paper_request import Ask, Life
 from mantle.testing.sim_cluster.paper_worker import PaperWorker
+from mantle.testing.sim_cluster.scribe import Scribe
 from mantle.testing.sim_cluster.watcher import Watcher
 
 
@@ -48,7 +50,10 @@ class PaperModel:
 
 @dataclass(slots=True)
 class SimCluster:
-    """One pool on paper. Without `placement` the replicas are installed once and stay."""
+    """One pool on paper. Without `placement` the replicas are installed once and stay.
+
+    Until `begin` there is no journal: clients see everything at once.
+    """
 
     events: EventQueue
     scheduler: Scheduler
@@ -59,18 +64,25 @@ class SimCluster:
     tick_ms: float = 50.0
     workers: dict[WorkerId, PaperWorker] = field(default_factory=dict)
     budgets: dict[WorkerId, int] = field(default_factory=dict)
+    lost: set[WorkerId] = field(default_factory=set)  # died by themselves, and are not back
     live: dict[RequestId, Life] = field(default_factory=dict)
+    stale: dict[RequestId, Progress] = field(default_factory=dict)  # said by an earlier attempt
+    is_up: bool = True
+    server_number: int = 0
+    scribe: Scribe = field(init=False)
     _worker_of: dict[ReplicaId, PaperWorker] = field(default_factory=dict)
     _accepted: int = 0
+    _asked: int = 0
     _ticking: bool = False
+
+    def __post_init__(self) -> None:
+        self.scribe = Scribe(self.watcher)
 
     # --- setting up -----------------------------------------------------------------------------
     def add_worker(self, worker: PaperWorker, budget_bytes: int) -> None:
-        """A machine whose memory the placement may fill."""
-        assert self.placement is not None, "without placement, install its replicas"
+        """A machine that servers find when they start; their placement may fill its memory."""
         self.workers[worker.id] = worker
         self.budgets[worker.id] = budget_bytes
-        self.placement.worker_up(worker.id, budget_bytes)
 
     def install(self, worker: PaperWorker, replica_id: ReplicaId, model_id: ModelId) -> None:
         """A replica that is there from the start."""
@@ -81,12 +93,17 @@ class SimCluster:
     # --- what clients do ------------------------------------------------------------------------
     def arrive(self, ask: Ask) -> None:
         """One ask arrives; all its branches are accepted, or none."""
+        if not self.is_up or self.scribe.refuses_asks:
+            self.watcher.rejected(ask)
+            return
         now_ms = self.events.at_ms
+        self._asked += 1
+        ask_id = f"a{self._asked}"
         lives: list[Life] = []
         for _ in range(ask.branches):
             self._accepted += 1
             request = ask.request(RequestId(f"r{self._accepted}"))
-            lives.append(Life(request, ask.output_tokens))
+            lives.append(Life(request, ask.output_tokens, ask_id))
         try:
             effects = self.scheduler.submit([life.request for life in lives], now_ms)
         except QueueFull:
@@ -96,47 +113,62 @@ class SimCluster:
             self.live[life.request.id] = life
             self.watcher.accepted(life, now_ms)
             if ask.cancel_after_ms is not None:
-                self.events.after(ask.cancel_after_ms, partial(self._give_up, life))
-        self._tick_again()
+                self.events.after(ask.cancel_after_ms, partial(self.give_up, life))
+        self.scribe.accepted(lives)
+        self.tick_again()
         self._perform(effects)
         if self.placement is not None and not self.scheduler.residents.serves(ask.model_id):
             self._rebalance()
-        self._checked()
+        self.scribe.asked(ask, ask_id, lives)
+        self.checked()
 
-    def _give_up(self, life: Life) -> None:
-        """The client takes its request back."""
-        if life.outcome is None:
+    def give_up(self, life: Life) -> None:
+        """The client takes its request back; one that hears it too late has its end already."""
+        life.gave_up = True
+        if life.request.id in self.live:
             effects = self.scheduler.cancel(life.request.id, self.events.at_ms)
             self._perform(effects)
             self._end(life, Outcome.CANCELLED)
-            self._checked()
+            self.checked()
 
     # --- what workers say (`WorkerEars`) --------------------------------------------------------
     def on_progress(self, replica_id: ReplicaId, reports: list[Progress]) -> None:
         now_ms = self.events.at_ms
-        for progress in reports:
-            life = self._current(replica_id, progress.request_id, progress.epoch)
-            if life is None:
-                continue
+        current = [
+            (life, progress)
+            for progress in reports
+            if (life := self._placed(replica_id, progress.request_id)) is not None
+        ]
+        if not self.scribe.step(current):
+            self.watcher.is_refused(f"tokens from {replica_id}")
+            return
+        for life, progress in current:
             if progress.count:
+                life.last_said = progress
                 self.watcher.progressed(life, progress, now_ms)
                 self.scheduler.tokens_produced(
                     life.request.id, count=progress.count, cached_tokens=0, now_ms=now_ms
                 )
             if progress.finished:
-                self._end(life, Outcome.COMPLETED)
+                self._leave(life)
+        for life, progress in current:
+            if progress.finished:
                 self._perform(self.scheduler.released(life.request.id, now_ms))
-        self._checked()
+        self.checked()
 
     def on_parked(self, replica_id: ReplicaId, request_id: RequestId, epoch: Epoch) -> None:
-        life = self._current(replica_id, request_id, epoch)
+        life = self._placed(replica_id, request_id)
         if life is None:
             return
+        if not self.scribe.admits(life, epoch):
+            self.watcher.is_refused(f"a parking on {replica_id}")
+            return
         life.replica_id, life.kv_on = None, replica_id
+        self.scribe.parked(request_id, epoch)
         effects = self.scheduler.parked(request_id, self.events.at_ms)
         self.watcher.requeued(life, self.events.at_ms)
         self._perform(effects)
-        self._checked()
+        self.checked()
 
     def on_loaded(self, replica_id: ReplicaId) -> None:
         assert self.placement is not None, "only placement loads"
@@ -145,7 +177,7 @@ class SimCluster:
         replica = self.placement.loaded(replica_id, size_bytes, self.events.at_ms)
         if replica is not None:
             self._ready(self.workers[replica.worker_id], replica_id, replica.model_id)
-            self._checked()
+            self.checked()
 
     def on_fault(self, replica_id: ReplicaId) -> None:
         assert self.placement is not None, "only placement loads"
@@ -156,40 +188,30 @@ class SimCluster:
         was_serving = replica.state is not ReplicaState.LOADING
         effects = self.placement.load_failed(replica_id, "broken on purpose", self.events.at_ms)
         if was_serving:
-            self._gone(replica_id)
+            self.replica_gone(replica_id)
         self._place(effects)
-        self._checked()
+        self.checked()
 
     def on_unloaded(self, replica_id: ReplicaId) -> None:
         assert self.placement is not None, "only placement unloads"
         self.placement.unloaded(replica_id)
 
-    # --- what happens to workers ----------------------------------------------------------------
-    def lose(self, worker: PaperWorker, *, noticed_after_ms: float, back_after_ms: float) -> None:
-        """The worker dies now, is missed a little later, and comes back empty."""
-        assert self.placement is not None, "installed replicas do not come back"
-        if not worker.alive:
-            return
-        worker.die()
-        self.watcher.note("worker dies", worker.id)
-        self.events.after(noticed_after_ms, lambda: self._miss(worker))
-        back = noticed_after_ms + back_after_ms
-        self.events.after(back, lambda: self._welcome(worker))
+    # --- what happens to the server (`restarts.py`) ---------------------------------------------
+    def begin(self, scheduler: Scheduler, placement: Placement, journal: PaperJournal) -> None:
+        """A new server; what is live is found by recovery."""
+        self.server_number += 1
+        self.scheduler = self.watcher.scheduler = scheduler
+        self.placement = placement
+        self.scribe = Scribe(self.watcher, journal)
+        self.live, self._worker_of, self._ticking = {}, {}, False
+        self.is_up = True
 
-    def _miss(self, worker: PaperWorker) -> None:
-        assert self.placement is not None
-        self.watcher.note("worker missed", worker.id)
-        worker.notice_loss()
-        for replica in self.placement.worker_down(worker.id):
-            if replica.state is not ReplicaState.LOADING:
-                self._gone(replica.id)
-        self._checked()
-
-    def _welcome(self, worker: PaperWorker) -> None:
-        assert self.placement is not None
-        self.watcher.note("worker back", worker.id)
-        worker.revive()
-        self.placement.worker_up(worker.id, self.budgets[worker.id])
+    def go_on(self, life: Life, resume_from: int) -> None:
+        """A request that was found waits again, as `Dispatcher.restore` has it."""
+        request, now_ms = life.request, self.events.at_ms
+        self.live[request.id] = life
+        self.watcher.goes_on(life, now_ms)
+        self._perform(self.scheduler.restore(request, life.epoch, resume_from, now_ms))
 
     # --- performing -----------------------------------------------------------------------------
     def _perform(self, effects: Iterable[Effect]) -> None:
@@ -201,8 +223,8 @@ class SimCluster:
                 assert life is not None
                 self._dispatch(effect, life)
             elif isinstance(effect, Park):
-                require(life is not None, f"{effect} of a request that is over")
-                assert life is not None
+                if life is None:
+                    continue  # it ended in the step that also freed a slot
                 life.parks += 1
                 self.watcher.parking(life, now_ms)
                 self._worker_of[effect.replica_id].park(
@@ -226,7 +248,10 @@ class SimCluster:
     def _dispatch(self, effect: Dispatch, life: Life) -> None:
         request, replica_id = life.request, effect.replica_id
         self.watcher.dispatched(life, effect, self.events.at_ms)
+        self.scribe.dispatched(effect)
         life.epoch, life.replica_id = effect.epoch, replica_id
+        if life.last_said is not None:
+            self.stale[request.id] = life.last_said
         computed = len(request.prompt_tokens) + effect.resume_from
         if life.kv_on == replica_id:
             prefill_tokens = self.cost.resume_ms * self.cost.prefill_tokens_per_s / 1e3
@@ -247,10 +272,13 @@ class SimCluster:
         self._worker_of[replica_id].admit(replica_id, sequence)
 
     def _end(self, life: Life, outcome: Outcome) -> None:
-        require(life.outcome is None, f"{life.request.id} ended twice")
-        life.outcome, life.ended_ms = outcome, self.events.at_ms
+        self._leave(life)
+        self.scribe.end(life, outcome)
+
+    def _leave(self, life: Life) -> None:
+        require(life.request.id in self.live, f"{life.request.id} ended twice")
         del self.live[life.request.id]
-        self.watcher.ended(life, self.events.at_ms)
+        self.watcher.left(life, self.events.at_ms)
 
     def _place(self, effects: Iterable[PoolEffect]) -> None:
         for effect in effects:
@@ -262,7 +290,7 @@ class SimCluster:
             elif isinstance(effect, DrainReplica):
                 self.scheduler.replica_draining(effect.replica_id)
             elif isinstance(effect, UnloadReplica):
-                self._gone(effect.replica_id)
+                self.replica_gone(effect.replica_id)
                 self.workers[effect.worker_id].unload(effect.replica_id)
             elif isinstance(effect, RefuseModel):
                 refused = self.scheduler.model_failed(effect.model_id, self.events.at_ms)
@@ -279,7 +307,8 @@ class SimCluster:
         )
         self._perform(self.scheduler.replica_ready(capacity, self.events.at_ms))
 
-    def _gone(self, replica_id: ReplicaId) -> None:
+    def replica_gone(self, replica_id: ReplicaId) -> None:
+        """What ran there goes back to its queue."""
         self.watcher.note("replica gone", replica_id)
         there = [life for life in self.live.values() if life.replica_id == replica_id]
         for life in there:
@@ -292,12 +321,13 @@ class SimCluster:
             self.watcher.requeued(life, self.events.at_ms)
         self._perform(effects)
 
-    def _current(self, replica_id: ReplicaId, request_id: RequestId, epoch: Epoch) -> Life | None:
-        """The request, if this attempt of it is the one that counts (law 6)."""
+    def _placed(self, replica_id: ReplicaId, request_id: RequestId) -> Life | None:
+        """The request, if it is on that replica: else it is nobody's, as in the outbox.
+
+        Whether this attempt of it still counts is for the fence to say (law 6).
+        """
         life = self.live.get(request_id)
-        if life is None or life.epoch != epoch or life.replica_id != replica_id:
-            return None
-        return life
+        return None if life is None or life.replica_id != replica_id else life
 
     def _rebalance(self) -> None:
         if self.placement is None:
@@ -312,18 +342,22 @@ class SimCluster:
         running = {r.replica_id: len(r.running) for r in residents.replicas()}
         self._place(self.placement.decide(demand, running, now_ms))
 
-    def _tick_again(self) -> None:
+    def tick_again(self) -> None:
+        """Let time be noticed, as long as something lives."""
         if not self._ticking:
             self._ticking = True
-            self.events.after(self.tick_ms, self._tick)
+            self.events.after(self.tick_ms, partial(self._tick, self.server_number))
 
-    def _tick(self) -> None:
+    def _tick(self, server_number: int) -> None:
+        if not self.is_up or server_number != self.server_number:
+            return
         self._ticking = False
         self._perform(self.scheduler.tick(self.events.at_ms))
         self._rebalance()
-        self._checked()
+        self.checked()
         if self.live:
-            self._tick_again()
+            self.tick_again()
 
-    def _checked(self) -> None:
+    def checked(self) -> None:
+        """An event is over: does everything still hold?"""
         self.watcher.check(self)

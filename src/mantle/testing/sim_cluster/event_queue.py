@@ -30,7 +30,8 @@ class EventQueue:
     def at(self, at_ms: float, action: Callable[[], None]) -> None:
         """Do `action` at that time, or now if it has passed."""
         self._asked += 1
-        heapq.heappush(self._heap, (max(at_ms, self.at_ms), self._asked, action))
+        due_ms = at_ms if at_ms > self.at_ms else self.at_ms
+        heapq.heappush(self._heap, (due_ms, self._asked, action))
 
     def run_next(self) -> bool:
         """Let the next event happen; False when there is none."""

@@ -1,4 +1,6 @@
-"""What goes wrong, and when? Seeded mishaps of machines; those of the link are `LinkDelays`."""
+"""What goes wrong, and when? Seeded mishaps of machines; those of the link are `LinkDelays`, those
+of the server and its journal `server_mishaps`.
+"""
 
 import random
 from dataclasses import dataclass
@@ -6,6 +8,7 @@ from enum import StrEnum
 
 from mantle.core.ids import WorkerId
 from mantle.testing.sim_cluster.cluster import SimCluster
+from mantle.testing.sim_cluster.losses import lose
 
 
 class MishapKind(StrEnum):
@@ -49,7 +52,8 @@ def happen(cluster: SimCluster, mishap: Mishap) -> None:
     """Let the mishap befall its worker."""
     worker = cluster.workers[mishap.worker_id]
     if mishap.kind is MishapKind.LOST:
-        cluster.lose(worker, noticed_after_ms=mishap.noticed_after_ms, back_after_ms=mishap.for_ms)
+        noticed_after_ms, back_after_ms = mishap.noticed_after_ms, mishap.for_ms
+        lose(cluster, worker, noticed_after_ms=noticed_after_ms, back_after_ms=back_after_ms)
         return
     cluster.watcher.note(str(mishap.kind), worker.id)
     if mishap.kind is MishapKind.SLOW:

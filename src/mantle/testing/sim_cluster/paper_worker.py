@@ -172,9 +172,10 @@ class PaperWorker:
 
     def _load(self, replica_id: ReplicaId, model_id: ModelId) -> None:
         self._loading.add(replica_id)
+        session = self.session
 
         def done() -> None:
-            if replica_id not in self._loading:
+            if replica_id not in self._loading or self.session != session:
                 return  # it died meanwhile, or the load is not wanted any more
             self._loading.remove(replica_id)
             if self.break_next_loads:

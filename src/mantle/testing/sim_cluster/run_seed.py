@@ -1,22 +1,29 @@
 """Does one seed's world keep every promise? Builds it from the real parts and lets time run."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from mantle.core.errors import JournalFault
 from mantle.core.ids import ModelId
+from mantle.journal.record import Record
 from mantle.pool.placement import Placement
 from mantle.scheduler.scheduler import Scheduler
 from mantle.testing.sim_cluster.cluster import SimCluster
 from mantle.testing.sim_cluster.event_log import EventLog
 from mantle.testing.sim_cluster.event_queue import EventQueue
-from mantle.testing.sim_cluster.invariant import InvariantBroken, require
+from mantle.testing.sim_cluster.invariant import InvariantBroken, broken
 from mantle.testing.sim_cluster.mishaps import happen
 from mantle.testing.sim_cluster.paper_engine import PaperEngine
+from mantle.testing.sim_cluster.paper_journal import PaperDisk, PaperJournal
+from mantle.testing.sim_cluster.paper_store import PaperStore
 from mantle.testing.sim_cluster.paper_worker import PaperWorker
+from mantle.testing.sim_cluster.restarts import MakeJournal, Restarts
 from mantle.testing.sim_cluster.scenario import Scenario, random_scenario
+from mantle.testing.sim_cluster.server_mishaps import befall
 from mantle.testing.sim_cluster.watcher import Watcher
+from mantle.testing.sim_cluster.witness import Witness
 
 HORIZON_MS = 3_600_000.0
 TICK_MS = 50.0
@@ -28,6 +35,8 @@ class Parts:
 
     scheduler: Callable[[Scenario], Scheduler]
     placement: Callable[[Scenario], Placement]
+    store: Callable[[Callable[[Sequence[Record]], None]], PaperStore] = PaperStore
+    journal: MakeJournal = PaperJournal
 
 
 def real_scheduler(scenario: Scenario) -> Scheduler:
@@ -48,10 +57,11 @@ def replay_command(seed: int) -> str:
 
 def run_seed(seed: int, *, parts: Parts = REAL_PARTS, log: EventLog | None = None) -> Watcher:
     """Run the seed's world to its end. Raises `InvariantBroken` that says how to see it again."""
-    cluster = build(random_scenario(seed), parts=parts, log=log)
+    world = build(random_scenario(seed), parts=parts, log=log)
+    cluster = world.cluster
     try:
-        run(cluster)
-    except AssertionError as error:  # also the asserts of the objects under test
+        run(world)
+    except (AssertionError, JournalFault) as error:  # also of the objects under test
         at_ms = cluster.events.at_ms
         again = f"seed {seed}, at {at_ms:.1f} ms: {error}\nreplay: {replay_command(seed)}"
         raise InvariantBroken(again) from error
@@ -60,9 +70,9 @@ def run_seed(seed: int, *, parts: Parts = REAL_PARTS, log: EventLog | None = Non
 
 def build(
     scenario: Scenario, *, parts: Parts = REAL_PARTS, log: EventLog | None = None
-) -> SimCluster:
-    """The pool, with all that will happen already planned."""
-    events = EventQueue()
+) -> Restarts:
+    """The pool and its journal, with all that will happen already planned."""
+    events, witness = EventQueue(), Witness()
     scheduler = parts.scheduler(scenario)
     bounds = scenario.rules.bounds
     watcher = Watcher(
@@ -73,10 +83,10 @@ def build(
         TICK_MS,
         log=log,
         may_fail=scenario.may_fail,
+        witness=witness,
     )
-    placement = parts.placement(scenario)
     cluster = SimCluster(
-        events, scheduler, scenario.models, scenario.cost, watcher, placement, TICK_MS
+        events, scheduler, scenario.models, scenario.cost, watcher, placement=None, tick_ms=TICK_MS
     )
     for worker_id, budget_bytes in scenario.budgets.items():
         worker = PaperWorker(
@@ -89,18 +99,34 @@ def build(
             scenario.delays,
         )
         cluster.add_worker(worker, budget_bytes)
+    world = Restarts(
+        cluster,
+        witness,
+        parts.store(witness.committed),
+        PaperDisk(random.Random(f"{scenario.seed} disk"), scenario.commit_ms),
+        random.Random(f"{scenario.seed} restarts"),
+        lambda: parts.scheduler(scenario),
+        lambda: parts.placement(scenario),
+        parts.journal,
+    )
+    world.start()
     for ask in scenario.asks:
         events.at(ask.at_ms, partial(cluster.arrive, ask))
     for mishap in scenario.mishaps:
         events.at(mishap.at_ms, partial(happen, cluster, mishap))
-    return cluster
+    for server_mishap in scenario.server_mishaps:
+        events.at(server_mishap.at_ms, partial(befall, world, server_mishap))
+    return world
 
 
-def run(cluster: SimCluster) -> None:
+def run(world: Restarts) -> None:
     """Until nothing happens any more."""
+    cluster = world.cluster
     while cluster.events.run_next():
-        require(cluster.events.at_ms < HORIZON_MS, f"{len(cluster.live)} requests never end")
+        if cluster.events.at_ms > HORIZON_MS:
+            broken(f"{cluster.watcher.open_count} requests never end")
     cluster.watcher.check_end()
+    world.witness.check_end(world.store)
 
 
 def _engine(scenario: Scenario, model_id: ModelId) -> PaperEngine:

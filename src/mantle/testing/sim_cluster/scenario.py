@@ -15,6 +15,7 @@ from mantle.testing.sim_cluster.cost_model import CostModel
 from mantle.testing.sim_cluster.mishaps import Mishap, random_mishaps
 from mantle.testing.sim_cluster.paper_request import Ask
 from mantle.testing.sim_cluster.paper_worker import LinkDelays
+from mantle.testing.sim_cluster.server_mishaps import ServerMishap, random_server_mishaps
 
 GIB = 1 << 30
 _LANES = (Lane.PRIORITY, Lane.STANDARD, Lane.FLEX)
@@ -33,8 +34,10 @@ class Scenario:
     cost: CostModel
     delays: LinkDelays
     report_tokens: int
+    commit_ms: tuple[float, float]
     asks: tuple[Ask, ...]
     mishaps: tuple[Mishap, ...]
+    server_mishaps: tuple[ServerMishap, ...]
 
     @property
     def may_fail(self) -> bool:
@@ -43,17 +46,20 @@ class Scenario:
             self.cost.load_ms(model.size_bytes) > self.placement.load_s_max * 1e3
             for model in self.models.values()
         )
-        return too_slow or bool(self.mishaps) or self.delays.late_one_in > 0
+        mishaps = bool(self.mishaps or self.server_mishaps)
+        return too_slow or mishaps or self.delays.late_one_in > 0
 
     def summary(self) -> str:
         """One line a part, for people."""
         weights = ", ".join(f"{t} (weight {w:g})" for t, w in self.weights.items())
         models = "\n".join(f"  {model}" for model in self.models.values())
-        mishaps = "\n".join(f"  {mishap}" for mishap in self.mishaps) or "  none"
+        every_mishap = (*self.mishaps, *self.server_mishaps)
+        mishaps = "\n".join(f"  {mishap}" for mishap in every_mishap) or "  none"
         return (
             f"seed {self.seed}: {len(self.asks)} asks of {weights}\nmodels\n{models}\n"
             f"workers {dict(self.budgets)}\n{self.rules}\n{self.placement}\n{self.cost}\n"
-            f"{self.delays}, a report every {self.report_tokens} tokens\nmishaps\n{mishaps}"
+            f"{self.delays}, a report every {self.report_tokens} tokens\n"
+            f"commits take {self.commit_ms} ms\nmishaps\n{mishaps}"
         )
 
 
@@ -69,6 +75,7 @@ def random_scenario(seed: int) -> Scenario:
     is_contest = rng.random() < 0.4
     asks = _random_asks(rng, tenants, list(models.values()), span_ms, is_contest=is_contest)
     is_calm = rng.random() < 0.4
+    of_server = random.Random(f"{seed} server")
     return Scenario(
         seed=seed,
         rules=_random_rules(rng, is_contest=is_contest),
@@ -88,9 +95,11 @@ def random_scenario(seed: int) -> Scenario:
             load_gb_per_s=rng.choice((2.0, 20.0)),
         ),
         delays=LinkDelays() if is_calm else LinkDelays(0.2, rng.choice((20.0, 500.0)), 20),
-        report_tokens=rng.choice((1, 4, 8, 32)),
+        report_tokens=rng.choice((1, 4, 4, 8, 8, 16, 32, 32)),
+        commit_ms=of_server.choice(((0.1, 4.0), (5.0, 40.0), (20.0, 100.0))),
         asks=asks,
         mishaps=() if is_calm else random_mishaps(rng, list(budgets), span_ms),
+        server_mishaps=() if is_calm else random_server_mishaps(of_server, span_ms),
     )
 
 
@@ -161,6 +170,8 @@ def _random_asks(
                     deadline_after_ms=rng.uniform(100, 5_000) if rng.random() < 0.05 else None,
                     cancel_after_ms=rng.uniform(0, 3_000) if patience else None,
                     branches=rng.choice((1, 1, 1, 1, 3)),
+                    streams=rng.random() < 0.9,
+                    keeps_content=rng.random() < 0.9,
                 )
             )
     return tuple(sorted(asks, key=lambda ask: ask.at_ms))

@@ -1,6 +1,6 @@
 """Was the service shared as promised? A second opinion on the fairness certificate.
 
-It counts what tenants really got (prompts taken in, tokens shown), knows nothing of the
+It counts what tenants really got (prompts taken in, tokens produced), knows nothing of the
 scheduler's own accounts, and compares tenants that compete for the same slots: those that wait in
 the same lane for the same model. Invariant: in each window, of two tenants that were backlogged in
 all of it, neither got more than 2·U above the other for its weight, U the largest cost that one
@@ -55,6 +55,13 @@ class ServiceWindows:
         """It got service of this cost."""
         self._roll(now_ms)
         self._served[tenant_id] += cost / self.weight_of(tenant_id)
+
+    def restart(self, now_ms: float) -> None:
+        """A new server has books of its own: what was open is not compared."""
+        self._start_ms = now_ms
+        self._in_flight_most = 0.0
+        for counts in (self._waiting, self._whole, self._served, self._in_flight):
+            counts.clear()
 
     def _roll(self, now_ms: float) -> None:
         if now_ms - self._start_ms < self.window_ms:
