@@ -1,6 +1,7 @@
 """Does every store keep what it promised? One suite, each store."""
 
 import contextlib
+import dataclasses
 import itertools
 import sqlite3
 import subprocess
@@ -112,6 +113,13 @@ def test_unfinished_ask_is_found_again_with_all_its_tokens(family, store):
     assert [score.token_id for score in history.scores] == [5, 6]
     assert history.finished is None
     again.close()
+
+
+def test_asks_of_one_second_come_back_in_their_order(store):
+    for name, accepted_ms in (("req_c", 1.0), ("req_a", 2.0), ("req_b", 3.0)):
+        request = dataclasses.replace(a_request(), accepted_ms=accepted_ms)
+        store.commit([*begun(request), ask_of(request, ask_id=name)])
+    assert [ask.asked.id for ask in store.recover().asks] == ["req_c", "req_a", "req_b"]
 
 
 def test_finished_ask_is_not_run_again_but_can_be_read(family, store):

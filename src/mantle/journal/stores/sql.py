@@ -130,6 +130,7 @@ class SqlStore(ABC):
                 history = _believed(session, ask_id, census, damaged)
                 if history is not None and not history.is_over:
                     asks.append(history)
+            asks.sort(key=_arrival)
             known = {request.request.id for ask in asks for request in ask.requests}
             orphans = [one for one in _orphans(session) if one[0] not in known]
         return Recovered(tuple(asks), tuple(orphans), tuple(damaged))
@@ -229,6 +230,13 @@ def _index(session: Session, record: Record, now_s: int) -> None:
         else:
             session.write(_FINISH_REQUEST, now_s, record.outcome.value, *counts)
             session.write(_FINISH_ASK, now_s, record.request_id)
+
+
+def _arrival(ask: AskHistory) -> tuple[int, float]:
+    """Whole seconds of wall time, then the server's own clock, so that first come is first served
+    again. (Two lives of a server within one second may mix.)
+    """
+    return ask.asked.created_s, ask.requests[0].request.accepted_ms
 
 
 class _Trusted:
