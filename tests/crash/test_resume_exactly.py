@@ -66,7 +66,9 @@ def body(fields):
 
 
 def exact_site(folder, journal):
-    return Site(folder, journal, model=MODEL, engine={"numerics": "exact"})
+    return Site(
+        folder, journal, model=MODEL, engine={"numerics": "exact", "slots": 8, "window_tokens": 256}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,11 @@ def test_every_reply_is_as_if_nothing_had_happened(site, undisturbed, point):
         seen[name].read(client, "POST", "/v1/chat/completions", json=body(ASKS[name]))
 
     def go_on(client, name):
-        if not seen[name].is_done:
+        if seen[name].is_done:
+            return
+        if seen[name].request_id is None:
+            ask(client, name)  # the server died before it had answered anything
+        else:
             seen[name].go_on(client)
 
     server, client = site.start(f"{point}:18")
@@ -124,7 +130,7 @@ def test_every_reply_is_as_if_nothing_had_happened(site, undisturbed, point):
         at_once(client, seen, ask)
     assert server.process.wait(DEADLINE_S) == -signal.SIGKILL
     cut = [name for name in ASKS if not seen[name].is_done]
-    assert len(cut) >= 3, "the death came in the middle"
+    assert sum(bool(seen[name].positions) for name in cut) >= 3, "the death came in the middle"
     if site.journal["store"] == "sqlite" and point == "after_commit":
         server, client = site.start(f"{point}:9")  # it dies again, in the middle of the rest
         with client:
