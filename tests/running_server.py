@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
+from click.testing import CliRunner
+
+from mantle.cli.main import main
 
 START_S_MAX = 90
 MODEL = "smollm2-135m-instruct"
@@ -28,6 +31,13 @@ class RunningServer:
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=30)
+
+
+def say(data_dir, *words: str) -> str:
+    """What `mantle WORDS` says of a data folder; in this process, which has Mantle loaded."""
+    done = CliRunner().invoke(main, [*words, "--data-dir", str(data_dir)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def start_server(

@@ -1,12 +1,10 @@
 """One data folder on which servers start and die, and what a client has seen of a stream."""
 
 import json
-import subprocess
-import sys
 
 import httpx
 
-from tests.running_server import start_server
+from tests.running_server import say, start_server
 
 DEADLINE_S = 30
 
@@ -24,9 +22,7 @@ class Site:
 
     def mantle(self, *words):
         """What a command says."""
-        command = [sys.executable, "-m", "mantle.cli.main", *words, "--data-dir", str(self.folder)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return done.stdout
+        return say(self.folder, *words)
 
     def start(self, crash_point=""):
         config = self.folder / "mantle.yaml"

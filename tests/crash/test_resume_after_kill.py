@@ -36,7 +36,11 @@ def go_on(site, seen):
         seen.go_on(client)
 
 
-@pytest.mark.parametrize("passes", [1, 2, 9])
+@pytest.mark.parametrize(
+    ("site", "passes"),
+    [("sqlite", 1), ("sqlite", 2), ("sqlite", 9), ("postgres", 9)],
+    indirect=["site"],
+)
 @pytest.mark.parametrize("point", CRASH_POINTS)
 def test_what_was_shown_goes_on_at_the_exact_token(site, point, passes) -> None:
     server, client = site.start(f"{point}:{passes}")
@@ -57,6 +61,7 @@ def test_what_was_shown_goes_on_at_the_exact_token(site, point, passes) -> None:
     assert seen.texts == {0: TEXT, 1: TEXT}
 
 
+@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("passes", [6, 7, 8])
 def test_a_character_that_was_cut_in_two_comes_whole(site, passes) -> None:
     """A token is one byte; a character of four bytes is held back until its last one is there."""

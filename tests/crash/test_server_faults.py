@@ -5,8 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 from mantle.core.script import Fault, Script
 from mantle.testing.scripts import script_of, write_script
 from tests.crash.processes import worker_pids, zombies_of
-from tests.running_server import start_server
+from tests.running_server import say, start_server
 
 pytestmark = pytest.mark.process
 
@@ -30,20 +28,13 @@ def server_on(folder, **scripts: Script):
     """A server whose catalogue holds these scripts."""
     for name, script in scripts.items():
         path = write_script(folder, script, name=name)
-        command = [sys.executable, "-m", "mantle.cli.main", "models", "add", str(path)]
-        command += ["--name", name, "--data-dir", str(folder)]
-        subprocess.run(command, check=True, capture_output=True)
+        say(folder, "models", "add", str(path), "--name", name)
     preload = json.dumps(list(scripts))
     config = folder / "mantle.yaml"
     config.write_text(f"pool: {{preload: {preload}}}\n")
-    made = subprocess.run(
-        [sys.executable, "-m", "mantle.cli.main", "tenants", "add", "t", "--data-dir", str(folder)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    made = say(folder, "tenants", "add", "t")
     server = start_server(folder, "--config", str(config))
-    server.api_key = made.stdout.strip().splitlines()[-1]
+    server.api_key = made.strip().splitlines()[-1]
     return server
 
 
